@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * For percpu_counter_tree.c: the most that its counters can be off, against
+ * For counter_tree.c: the most that its counters can be off, against
  * those that Linux 6.12 counts RSS with.
  */
 #ifndef _HOSTED_BOUNDS_H
@@ -31,19 +31,19 @@ static inline long flat_bound(unsigned int nr_cpus)
 
 /**
  * bound_error - check a shape
- * @shape: percpu_counter_tree_init_shape() of @nr_cpus
+ * @shape: counter_tree_init_shape() of @nr_cpus
  * @nr_cpus: that number
  *
  * Return: NULL if it is as promised.
  */
 static inline const char *
-bound_error(const struct percpu_counter_tree_shape *shape, unsigned int nr_cpus)
+bound_error(const struct counter_tree_shape *shape, unsigned int nr_cpus)
 {
 	long bound = nr_cpus * (LEAF_BATCH - 1);
 	long batch = LEAF_BATCH;
 
 	for (unsigned int i = 0; i <= shape->nr_levels; i++) {
-		const struct percpu_counter_tree_level *level = &shape->level[i];
+		const struct counter_tree_level *level = &shape->level[i];
 		bool root = i == shape->nr_levels;
 		long below = root ? nr_cpus : 1L << level->shift;
 
@@ -74,10 +74,10 @@ bound_error(const struct percpu_counter_tree_shape *shape, unsigned int nr_cpus)
 static inline bool check_bounds(void)
 {
 	for (unsigned int nr = 1; nr <= NR_CPUS; nr++) {
-		struct percpu_counter_tree_shape shape;
+		struct counter_tree_shape shape;
 		const char *error;
 
-		percpu_counter_tree_init_shape(&shape, nr);
+		counter_tree_init_shape(&shape, nr);
 		error = bound_error(&shape, nr);
 		if (error) {
 			fprintf(stderr, "%u CPUs: %s (%u pages, flat %ld, %u levels)\n",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * For percpu_counter_tree.c: the CPUs, the cells inside a counter, and what
+ * For counter_tree.c: the CPUs, the cells inside a counter, and what
  * always has to be true of them.
  */
 #ifndef _HOSTED_COUNTERS_H
@@ -11,15 +11,15 @@
 #include <linux/irqflags.h>
 #include <linux/math.h>
 #include <linux/percpu.h>
-#include <linux/percpu_counter_tree.h>
+#include <linux/counter_tree.h>
 
 #include "check.h"
 
-#define LEAF_BATCH		((long)PERCPU_COUNTER_TREE_BATCH)
-#define MAX_COUNTERS		PERCPU_COUNTER_TREE_MAX_COUNTERS
+#define LEAF_BATCH		((long)COUNTER_TREE_BATCH)
+#define MAX_COUNTERS		COUNTER_TREE_MAX_COUNTERS
 
 /* A CPU's and one of each level. */
-#define MAX_WAY			(PERCPU_COUNTER_TREE_MAX_LEVELS + 1)
+#define MAX_WAY			(COUNTER_TREE_MAX_LEVELS + 1)
 
 /**
  * struct cell - state of a cell
@@ -37,8 +37,8 @@ struct cell {
 	const void *where;
 };
 
-/* In percpu_counter_tree_host.c. @nr: nodes first, then CPUs. */
-struct cell counter_cell(const struct percpu_counter_tree *tree,
+/* In counter_tree_host.c. @nr: nodes first, then CPUs. */
+struct cell counter_cell(const struct counter_tree *tree,
 			 unsigned int nr);
 
 /**
@@ -54,7 +54,7 @@ struct way {
 };
 
 static inline unsigned int
-way_cell(const struct percpu_counter_tree_shape *shape, unsigned int cpu,
+way_cell(const struct counter_tree_shape *shape, unsigned int cpu,
 	 unsigned int i)
 {
 	return i ? shape->level[i - 1].first + (cpu >> shape->level[i - 1].shift) :
@@ -62,12 +62,12 @@ way_cell(const struct percpu_counter_tree_shape *shape, unsigned int cpu,
 }
 
 static inline struct way
-way_of(const struct percpu_counter_tree *tree,
-       const struct percpu_counter_tree_shape *shape, unsigned int cpu)
+way_of(const struct counter_tree *tree,
+       const struct counter_tree_shape *shape, unsigned int cpu)
 {
-	struct way way = { .root = percpu_counter_tree_approximate_sum(tree) };
+	struct way way = { .root = counter_tree_approximate_sum(tree) };
 
-	if (percpu_counter_tree_is_spread(tree))
+	if (counter_tree_is_spread(tree))
 		way.nr = shape->nr_levels + 1;
 	for (unsigned int i = 0; i < way.nr; i++)
 		way.cell[i] = counter_cell(tree, way_cell(shape, cpu, i));
@@ -111,26 +111,26 @@ static inline bool ways_equal(const struct way *a, const struct way *b)
 }
 
 /* A counter's value has been asked for, and was @value or thereabouts. */
-static inline void check_sum(const struct percpu_counter_tree *tree,
+static inline void check_sum(const struct counter_tree *tree,
 			     long value, long off)
 {
-	long sum = percpu_counter_tree_precise_sum(tree);
+	long sum = counter_tree_precise_sum(tree);
 
 	CHECK(sum >= value - off && sum <= value + off);
 }
 
 /* The same for all of them, whose values are @total together. */
-static inline void check_total(const struct percpu_counter_tree *trees,
+static inline void check_total(const struct counter_tree *trees,
 			       unsigned int nr, long total, long off)
 {
-	long sum = percpu_counter_tree_total(trees, nr);
+	long sum = counter_tree_total(trees, nr);
 	long roots = 0, slack;
 
 	CHECK(sum >= total - off && sum <= total + off);
 	for (unsigned int i = 0; i < nr; i++)
-		roots += percpu_counter_tree_approximate_sum(&trees[i]);
+		roots += counter_tree_approximate_sum(&trees[i]);
 	smp_rmb();
-	slack = percpu_counter_tree_slack(trees);
+	slack = counter_tree_slack(trees);
 	CHECK(roots - slack <= total + off && total - off <= roots + slack);
 }
 
@@ -146,8 +146,8 @@ static inline void check_cell(const struct cell *cell)
  * they are not in use.
  */
 static inline void
-check_counters(const struct percpu_counter_tree *trees, unsigned int nr,
-	       const struct percpu_counter_tree_shape *shape, const long *value)
+check_counters(const struct counter_tree *trees, unsigned int nr,
+	       const struct counter_tree_shape *shape, const long *value)
 {
 	unsigned int nr_cells = shape->nr_nodes + shape->nr_cpus;
 	long sums[MAX_COUNTERS], total = 0, slack = 0;
@@ -155,16 +155,16 @@ check_counters(const struct percpu_counter_tree *trees, unsigned int nr,
 	CHECK(!hosted_preempt_count);
 	for (unsigned int cpu = 0; cpu < nr_cpu_ids; cpu++)
 		CHECK(!hosted_irqs_disabled[cpu]);
-	percpu_counter_tree_sums(trees, nr, sums);
+	counter_tree_sums(trees, nr, sums);
 	for (unsigned int i = 0; i < nr; i++) {
-		const struct percpu_counter_tree *tree = &trees[i];
+		const struct counter_tree *tree = &trees[i];
 		long held = 0;
 
 		check_sum(tree, value[i], 0);
 		CHECK(sums[i] == value[i]);
 		total += value[i];
 		for (unsigned int c = 0; c < nr_cells &&
-		     percpu_counter_tree_is_spread(tree); c++) {
+		     counter_tree_is_spread(tree); c++) {
 			struct cell cell = counter_cell(tree, c);
 
 			check_cell(&cell);
@@ -172,11 +172,11 @@ check_counters(const struct percpu_counter_tree *trees, unsigned int nr,
 			if (!i && cell.value)
 				slack += MAX_COUNTERS * (cell.batch - 1L);
 		}
-		CHECK(percpu_counter_tree_approximate_sum(tree) + held ==
+		CHECK(counter_tree_approximate_sum(tree) + held ==
 		      value[i]);
 	}
 	check_total(trees, nr, total, 0);
-	CHECK(percpu_counter_tree_slack(trees) == slack);
+	CHECK(counter_tree_slack(trees) == slack);
 	CHECK(slack <= MAX_COUNTERS * (long)shape->bound);
 }
 
@@ -184,7 +184,7 @@ check_counters(const struct percpu_counter_tree *trees, unsigned int nr,
  * By how much a sum can be off meanwhile for an addition that is under way: it
  * carries @amount and what the cells on its way held back.
  */
-static inline long carried(const struct percpu_counter_tree_shape *shape,
+static inline long carried(const struct counter_tree_shape *shape,
 			   long amount)
 {
 	long most = abs(amount) + LEAF_BATCH - 1;
@@ -206,31 +206,31 @@ static inline void boot(unsigned int nr)
 	CHECK(!hosted_initcall());
 }
 
-static inline void add_on(unsigned int cpu, struct percpu_counter_tree *tree,
+static inline void add_on(unsigned int cpu, struct counter_tree *tree,
 			  long amount)
 {
 	hosted_cpu = cpu;
-	percpu_counter_tree_add(tree, amount);
+	counter_tree_add(tree, amount);
 }
 
 /**
- * odd_shape - a shape that percpu_counter_tree_init_shape() would not choose
+ * odd_shape - a shape that counter_tree_init_shape() would not choose
  * @nr_cpus: for so many CPUs
  * @nr: how many levels
  * @shift: of each level, ascending
  * @batch: of each level, at least 2
  */
-static inline struct percpu_counter_tree_shape
+static inline struct counter_tree_shape
 odd_shape(unsigned int nr_cpus, unsigned int nr, const unsigned int *shift,
 	  const unsigned int *batch)
 {
-	struct percpu_counter_tree_shape shape = {
+	struct counter_tree_shape shape = {
 		.nr_cpus = nr_cpus,
 		.nr_levels = nr,
 		.bound = nr_cpus * (LEAF_BATCH - 1),
 	};
 
-	CHECK(nr <= PERCPU_COUNTER_TREE_MAX_LEVELS);
+	CHECK(nr <= COUNTER_TREE_MAX_LEVELS);
 	for (unsigned int i = 0; i < nr; i++) {
 		shape.level[i].shift = shift[i];
 		shape.level[i].batch = batch[i];

@@ -34,11 +34,11 @@ static inline long mm_rss_near(struct mm_struct *mm, long *slack)
 	for (int i = 0; i < NR_MM_COUNTERS; i++)
 		pages += READ_ONCE(mm->rss_own[i]);
 	for (int i = 0; i < NR_MM_COUNTERS; i++)
-		pages += percpu_counter_tree_approximate_sum(&mm->rss_stat[i]);
-	/* See percpu_counter_tree_slack(). */
+		pages += counter_tree_approximate_sum(&mm->rss_stat[i]);
+	/* See counter_tree_slack(). */
 	smp_rmb();
-	*slack = percpu_counter_tree_is_spread(mm->rss_stat) ?
-		 percpu_counter_tree_slack(mm->rss_stat) : 0;
+	*slack = counter_tree_is_spread(mm->rss_stat) ?
+		 counter_tree_slack(mm->rss_stat) : 0;
 
 	return pages;
 }

@@ -15,7 +15,7 @@
 #include <linux/gfp.h>
 #include <linux/mm.h>
 #include <linux/mm_rss.h>
-#include <linux/percpu_counter_tree.h>
+#include <linux/counter_tree.h>
 #include <linux/sched.h>
 
 #define CREATE_TRACE_POINTS
@@ -30,9 +30,9 @@
 int mm_rss_init(struct mm_struct *mm)
 {
 	/* They share a word of each CPU. */
-	BUILD_BUG_ON(NR_MM_COUNTERS > PERCPU_COUNTER_TREE_MAX_COUNTERS);
+	BUILD_BUG_ON(NR_MM_COUNTERS > COUNTER_TREE_MAX_COUNTERS);
 
-	percpu_counter_tree_init_many(mm->rss_stat, NR_MM_COUNTERS);
+	counter_tree_init_many(mm->rss_stat, NR_MM_COUNTERS);
 	memset(mm->rss_own, 0, sizeof(mm->rss_own));
 	mm->rss_shared = false;
 
@@ -45,7 +45,7 @@ int mm_rss_init(struct mm_struct *mm)
  */
 void mm_rss_destroy(struct mm_struct *mm)
 {
-	percpu_counter_tree_destroy_many(mm->rss_stat, NR_MM_COUNTERS);
+	counter_tree_destroy_many(mm->rss_stat, NR_MM_COUNTERS);
 }
 
 /**
@@ -72,10 +72,10 @@ void mm_rss_spread(struct mm_struct *mm)
 	int ret;
 
 	mm_rss_share(mm);
-	if (percpu_counter_tree_is_spread(mm->rss_stat))
+	if (counter_tree_is_spread(mm->rss_stat))
 		return;
-	ret = percpu_counter_tree_spread_many(mm->rss_stat, NR_MM_COUNTERS,
-					      GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
+	ret = counter_tree_spread_many(mm->rss_stat, NR_MM_COUNTERS,
+				       GFP_KERNEL_ACCOUNT | __GFP_NOWARN);
 	trace_memreap_rss_spread(mm, ret);
 }
 
@@ -87,7 +87,7 @@ void mm_rss_spread(struct mm_struct *mm)
  */
 long mm_rss_total(struct mm_struct *mm)
 {
-	long pages = percpu_counter_tree_total(mm->rss_stat, NR_MM_COUNTERS);
+	long pages = counter_tree_total(mm->rss_stat, NR_MM_COUNTERS);
 
 	for (int i = 0; i < NR_MM_COUNTERS; i++)
 		pages += READ_ONCE(mm->rss_own[i]);
@@ -108,5 +108,5 @@ void mm_counter_add(struct mm_struct *mm, int member, long value)
 	if (likely(current->mm == mm && !READ_ONCE(mm->rss_shared)))
 		WRITE_ONCE(mm->rss_own[member], mm->rss_own[member] + value);
 	else
-		percpu_counter_tree_add(&mm->rss_stat[member], value);
+		counter_tree_add(&mm->rss_stat[member], value);
 }

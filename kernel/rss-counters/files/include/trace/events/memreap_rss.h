@@ -7,7 +7,7 @@
 
 #include <linux/hash.h>
 #include <linux/mm_types.h>
-#include <linux/percpu_counter_tree.h>
+#include <linux/counter_tree.h>
 #include <linux/tracepoint.h>
 
 /*
@@ -26,7 +26,7 @@ TRACE_EVENT(memreap_rss_spread,
 
 	TP_fast_assign(
 		__entry->mm_id = hash_ptr(mm, 32);
-		__entry->bytes = percpu_counter_tree_bytes(mm->rss_stat);
+		__entry->bytes = counter_tree_bytes(mm->rss_stat);
 		__entry->result = result;
 	),
 

@@ -2,7 +2,7 @@
 /*
  * Tests of the counters that RSS is counted with, at the end with real threads.
  *
- * Usage: percpu_counter_tree_test [NAME]...
+ * Usage: counter_tree_test [NAME]...
  *
  * A thread selects the CPU that it runs as.
  */
@@ -14,8 +14,8 @@
 /* More than any batch, so that nothing is held back. */
 #define HUGE_AMOUNT	(1L << 40)
 
-static struct percpu_counter_tree trees[MAX_COUNTERS];
-static struct percpu_counter_tree_shape shape;
+static struct counter_tree trees[MAX_COUNTERS];
+static struct counter_tree_shape shape;
 static long values[MAX_COUNTERS];
 
 /* What comes in between, if anything. */
@@ -60,15 +60,15 @@ static bool others_came(void)
 static void start(unsigned int nr_cpus, unsigned int nr)
 {
 	boot(nr_cpus);
-	percpu_counter_tree_init_shape(&shape, nr_cpus);
-	percpu_counter_tree_init_many(trees, nr);
+	counter_tree_init_shape(&shape, nr_cpus);
+	counter_tree_init_many(trees, nr);
 	memset(values, 0, sizeof(values));
 }
 
 static void start_spread(unsigned int nr_cpus, unsigned int nr)
 {
 	start(nr_cpus, nr);
-	CHECK(!percpu_counter_tree_spread_many(trees, nr, GFP_KERNEL));
+	CHECK(!counter_tree_spread_many(trees, nr, GFP_KERNEL));
 }
 
 static void start_odd(unsigned int nr_cpus, unsigned int nr,
@@ -77,7 +77,7 @@ static void start_odd(unsigned int nr_cpus, unsigned int nr,
 {
 	start(nr_cpus, nr);
 	shape = odd_shape(nr_cpus, nr_levels, shift, batch);
-	CHECK(!percpu_counter_tree_spread_shape(trees, nr, &shape, GFP_KERNEL));
+	CHECK(!counter_tree_spread_shape(trees, nr, &shape, GFP_KERNEL));
 }
 
 static void check_all(unsigned int nr)
@@ -88,9 +88,9 @@ static void check_all(unsigned int nr)
 static void end(unsigned int nr)
 {
 	check_all(nr);
-	percpu_counter_tree_destroy_many(trees, nr);
+	counter_tree_destroy_many(trees, nr);
 	for (unsigned int i = 0; i < nr; i++)
-		CHECK(!percpu_counter_tree_is_spread(&trees[i]));
+		CHECK(!counter_tree_is_spread(&trees[i]));
 	CHECK(!hosted_memory.nr);
 }
 
@@ -111,7 +111,7 @@ static void add(unsigned int cpu, unsigned int i, long amount)
 /* In all of the tests' counters together, in parts of what one counter's is. */
 static long slack_of_each(void)
 {
-	long slack = percpu_counter_tree_slack(trees);
+	long slack = counter_tree_slack(trees);
 
 	CHECK(slack % MAX_COUNTERS == 0);
 
@@ -163,10 +163,10 @@ static void test_bounds(void)
 static void test_shapes(void)
 {
 	for (unsigned int nr = 1; nr <= NR_CPUS; nr++) {
-		const struct percpu_counter_tree_level *level = shape.level;
+		const struct counter_tree_level *level = shape.level;
 		unsigned int first = 0;
 
-		percpu_counter_tree_init_shape(&shape, nr);
+		counter_tree_init_shape(&shape, nr);
 		CHECK(10L * shape.bound <= 11 * smallest_bound(nr));
 		CHECK(!!shape.nr_levels == nr > FASTER_CPUS);
 		for (; level < &shape.level[shape.nr_levels]; level++) {
@@ -181,8 +181,8 @@ static void test_shapes(void)
 	}
 
 	/* The most that there is room for. */
-	percpu_counter_tree_init_shape(&shape, 1U << 16);
-	CHECK(shape.nr_levels <= PERCPU_COUNTER_TREE_MAX_LEVELS);
+	counter_tree_init_shape(&shape, 1U << 16);
+	CHECK(shape.nr_levels <= COUNTER_TREE_MAX_LEVELS);
 	CHECK(10L * shape.bound <= 11 * smallest_bound(1U << 16));
 }
 
@@ -195,11 +195,11 @@ static void test_unspread(void)
 	for (unsigned int cpu = 0; cpu < 64; cpu++) {
 		for (unsigned int i = 0; i < MAX_COUNTERS; i++) {
 			add(cpu, i, cpu % 2 ? 31 + i : -7);
-			CHECK(percpu_counter_tree_approximate_sum(&trees[i]) ==
+			CHECK(counter_tree_approximate_sum(&trees[i]) ==
 			      values[i]);
 			CHECK(!slack_of_each());
-			CHECK(!percpu_counter_tree_is_spread(&trees[i]));
-			CHECK(!percpu_counter_tree_bytes(&trees[i]));
+			CHECK(!counter_tree_is_spread(&trees[i]));
+			CHECK(!counter_tree_bytes(&trees[i]));
 		}
 	}
 	CHECK(hosted_memory.bytes == bytes);
@@ -219,12 +219,12 @@ static void test_spread(void)
 			start(cpus[n], nr);
 			for (unsigned int i = 0; i < nr; i++)
 				add(0, i, 5 - 3L * i);
-			CHECK(!percpu_counter_tree_spread_many(trees, nr,
-							       GFP_KERNEL));
+			CHECK(!counter_tree_spread_many(trees, nr,
+							GFP_KERNEL));
 			bytes = hosted_memory.bytes - bytes;
 			for (unsigned int i = 0; i < nr; i++) {
-				CHECK(percpu_counter_tree_is_spread(&trees[i]));
-				CHECK(percpu_counter_tree_bytes(&trees[i]) ==
+				CHECK(counter_tree_is_spread(&trees[i]));
+				CHECK(counter_tree_bytes(&trees[i]) ==
 				      bytes);
 				CHECK(!slack_of_each());
 			}
@@ -233,8 +233,8 @@ static void test_spread(void)
 			/* Again: nothing happens, not even for want of memory. */
 			bytes = hosted_memory.bytes;
 			hosted_memory.fail = 1;
-			CHECK(!percpu_counter_tree_spread_many(trees, nr,
-							       GFP_KERNEL));
+			CHECK(!counter_tree_spread_many(trees, nr,
+							GFP_KERNEL));
 			hosted_memory.fail = 0;
 			CHECK(hosted_memory.bytes == bytes);
 
@@ -257,14 +257,14 @@ static void test_no_memory(void)
 		for (unsigned int i = 0; i < 4; i++)
 			add(i, i, 100 * i);
 		hosted_memory.fail = fail;
-		CHECK(percpu_counter_tree_spread_many(trees, 4, GFP_KERNEL) ==
+		CHECK(counter_tree_spread_many(trees, 4, GFP_KERNEL) ==
 		      -ENOMEM);
 		CHECK(!hosted_memory.fail && !hosted_memory.nr);
 		for (unsigned int i = 0; i < 4; i++) {
-			CHECK(!percpu_counter_tree_is_spread(&trees[i]));
+			CHECK(!counter_tree_is_spread(&trees[i]));
 			add(63, i, -1);
 		}
-		CHECK(!percpu_counter_tree_spread_many(trees, 4, GFP_KERNEL));
+		CHECK(!counter_tree_spread_many(trees, 4, GFP_KERNEL));
 		for (unsigned int i = 0; i < 4; i++)
 			add(63, i, -1);
 		end(4);
@@ -306,7 +306,7 @@ static void test_first_use(void)
 	/* And again, by another counter. */
 	add(5, 3, 31);
 	CHECK(slack_of_each() == 255 + shape.level[0].batch - 1 + 2 * 31);
-	CHECK(!percpu_counter_tree_approximate_sum(&trees[3]));
+	CHECK(!counter_tree_approximate_sum(&trees[3]));
 	end(4);
 }
 
@@ -425,12 +425,12 @@ static void test_bound_reached(void)
 			}
 			for (unsigned int cpu = 0; cpu < cpus[n]; cpu++)
 				add(cpu, 0, sign * 31);
-			CHECK(!percpu_counter_tree_approximate_sum(trees));
+			CHECK(!counter_tree_approximate_sum(trees));
 			CHECK(values[0] == sign * (long)shape.bound);
 			CHECK(slack_of_each() == shape.bound);
 			/* One more, and it comes down to much less. */
 			add(0, 0, sign);
-			CHECK(percpu_counter_tree_approximate_sum(trees));
+			CHECK(counter_tree_approximate_sum(trees));
 			end(1);
 		}
 	}
@@ -481,10 +481,10 @@ static void test_offline(void)
 		hosted_offline[cpu] = true;
 		check_all(2);
 	}
-	CHECK(percpu_counter_tree_precise_sum(&trees[0]) == 64 * 20);
+	CHECK(counter_tree_precise_sum(&trees[0]) == 64 * 20);
 	add(0, 0, -64 * 20);
 	add(0, 1, 64);
-	CHECK(!percpu_counter_tree_precise_sum(&trees[0]));
+	CHECK(!counter_tree_precise_sum(&trees[0]));
 	for (unsigned int cpu = 1; cpu < 64; cpu += 2) {
 		hosted_offline[cpu] = false;
 		add(cpu, 0, 20);
@@ -584,8 +584,8 @@ static void test_sum_between(void)
 			between_cpu = 5;
 			between_amount = amount;
 			let_others(add_between, wait);
-			sum = wait % 2 ? percpu_counter_tree_total(trees, 1) :
-					 percpu_counter_tree_precise_sum(trees);
+			sum = wait % 2 ? counter_tree_total(trees, 1) :
+					 counter_tree_precise_sum(trees);
 			came += others_came();
 			if (amount > 0) {
 				CHECK(sum <= values[0]);
@@ -602,7 +602,7 @@ static void test_sum_between(void)
 
 static void spread_between(void)
 {
-	CHECK(!percpu_counter_tree_spread_many(trees, 3, GFP_KERNEL));
+	CHECK(!counter_tree_spread_many(trees, 3, GFP_KERNEL));
 	for (unsigned int i = 0; i < 3; i++)
 		add(1, i, 5);
 }
@@ -615,10 +615,10 @@ static void test_spread_between(void)
 	for (unsigned int wait = 0; wait < 6; wait++) {
 		start(64, 3);
 		let_others(spread_between, wait);
-		CHECK(!percpu_counter_tree_spread_many(trees, 3, GFP_KERNEL));
+		CHECK(!counter_tree_spread_many(trees, 3, GFP_KERNEL));
 		came += others_came();
 		for (unsigned int i = 0; i < 3; i++)
-			CHECK(percpu_counter_tree_is_spread(&trees[i]));
+			CHECK(counter_tree_is_spread(&trees[i]));
 		/* What one of them threw away is not in use. */
 		CHECK(hosted_memory.nr == 2);
 		end(3);
@@ -647,7 +647,7 @@ static void test_again(void)
 			add(40, i, -90);
 		}
 		end(4);
-		percpu_counter_tree_destroy_many(trees, 4);
+		counter_tree_destroy_many(trees, 4);
 	}
 }
 
@@ -703,19 +703,19 @@ static void *adder_thread(void *arg)
 		long amount = rnd(&adder->seed) % MOST;
 
 		if (adder->spreads && n == adder->rounds / 4)
-			CHECK(!percpu_counter_tree_spread_shape(trees, NR_TREES,
-								&shape,
-								GFP_KERNEL));
+			CHECK(!counter_tree_spread_shape(trees, NR_TREES,
+							 &shape,
+							 GFP_KERNEL));
 		/* Often little, and as often up as down, but for the last. */
 		if (rnd(&adder->seed) % 4)
 			amount %= 4;
 		if (i < NR_TREES - 1 && rnd(&adder->seed) % 2) {
 			__atomic_add_fetch(&adder->down[i], amount, __ATOMIC_SEQ_CST);
-			percpu_counter_tree_add(&trees[i], -amount);
+			counter_tree_add(&trees[i], -amount);
 			__atomic_add_fetch(&adder->down_done[i], amount, __ATOMIC_SEQ_CST);
 		} else {
 			__atomic_add_fetch(&adder->up[i], amount, __ATOMIC_SEQ_CST);
-			percpu_counter_tree_add(&trees[i], amount);
+			counter_tree_add(&trees[i], amount);
 			__atomic_add_fetch(&adder->up_done[i], amount, __ATOMIC_SEQ_CST);
 		}
 	}
@@ -749,12 +749,12 @@ static void *reader_thread(void *arg)
 	for (unsigned int i = 0; __atomic_load_n(&adding, __ATOMIC_SEQ_CST);
 	     i = (i + 1) % NR_TREES) {
 		long up = TOTAL(up_done, i), down = TOTAL(down_done, i);
-		long sum = percpu_counter_tree_precise_sum(&trees[i]);
-		long root = percpu_counter_tree_approximate_sum(&trees[i]);
+		long sum = counter_tree_precise_sum(&trees[i]);
+		long root = counter_tree_approximate_sum(&trees[i]);
 		long least, most, used;
 
 		smp_rmb();
-		used = percpu_counter_tree_slack(trees);
+		used = counter_tree_slack(trees);
 		/* What it was at any time meanwhile is between these. */
 		least = up - TOTAL(down, i);
 		most = TOTAL(up, i) - down;
@@ -808,7 +808,7 @@ static void hammer(unsigned int stride, unsigned int spreaders)
 	pthread_barrier_destroy(&all_there);
 	for (unsigned int i = 0; i < NR_TREES; i++) {
 		values[i] = TOTAL(up, i) - TOTAL(down, i);
-		CHECK(percpu_counter_tree_is_spread(&trees[i]));
+		CHECK(counter_tree_is_spread(&trees[i]));
 	}
 	end(NR_TREES);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * percpu_counter_tree.c with the machine it runs on, and access to its cells,
+ * counter_tree.c with the machine it runs on, and access to its cells,
  * which are private to it.
  */
 #include CODE
@@ -15,12 +15,12 @@ _Thread_local int hosted_preempt_count;
 _Thread_local bool hosted_irqs_disabled[NR_CPUS];
 _Thread_local unsigned long hosted_preempt_disabled;
 
-struct cell counter_cell(const struct percpu_counter_tree *tree,
+struct cell counter_cell(const struct counter_tree *tree,
 			 unsigned int nr)
 {
-	const struct percpu_counter_tree_cells *cells = tree->cells;
-	const struct percpu_counter_tree_shape *shape = cells->shape;
-	const struct percpu_counter_tree_level *level = shape->level;
+	const struct counter_tree_cells *cells = tree->cells;
+	const struct counter_tree_shape *shape = cells->shape;
+	const struct counter_tree_level *level = shape->level;
 	struct cell cell;
 
 	unsigned int index = tree->leaf - (u8 *)cells->leaves;

@@ -17,7 +17,7 @@
 #include <linux/mm.h>
 #include <linux/mm_rss.h>
 #include <linux/mman.h>
-#include <linux/percpu_counter_tree.h>
+#include <linux/counter_tree.h>
 #include <linux/prandom.h>
 #include <linux/sched.h>
 #include <linux/sched/mm.h>
@@ -26,11 +26,11 @@
 #include <linux/smp.h>
 #include <linux/uaccess.h>
 
-#define BATCH		PERCPU_COUNTER_TREE_BATCH
-#define MAX_LEVELS	PERCPU_COUNTER_TREE_MAX_LEVELS
+#define BATCH		COUNTER_TREE_BATCH
+#define MAX_LEVELS	COUNTER_TREE_MAX_LEVELS
 /* Up to here every number of CPUs is checked. */
 #define MAX_CPUS	8192
-#define NR_COUNTERS	PERCPU_COUNTER_TREE_MAX_COUNTERS
+#define NR_COUNTERS	COUNTER_TREE_MAX_COUNTERS
 #define SEED		20240517
 
 /* Limit for loops: thousands of identical reads prove no more. */
@@ -49,12 +49,12 @@ static u64 flat_bound(u64 nr_cpus)
 
 /* Twice the CPUs that meet in what a cell of this batch members on to. */
 static void expect_no_line_is_hot(struct kunit *test,
-				  const struct percpu_counter_tree_shape *shape)
+				  const struct counter_tree_shape *shape)
 {
 	unsigned int batch = BATCH;
 
 	for (unsigned int i = 0; i < shape->nr_levels; i++) {
-		const struct percpu_counter_tree_level *level = &shape->level[i];
+		const struct counter_tree_level *level = &shape->level[i];
 
 		KUNIT_EXPECT_GE(test, batch,
 				2 * min(1U << level->shift, shape->nr_cpus));
@@ -66,7 +66,7 @@ static void expect_no_line_is_hot(struct kunit *test,
 }
 
 static void expect_sound(struct kunit *test,
-			 const struct percpu_counter_tree_shape *shape,
+			 const struct counter_tree_shape *shape,
 			 unsigned int nr_cpus)
 {
 	unsigned int nr_nodes = 0, shift = 0;
@@ -75,7 +75,7 @@ static void expect_sound(struct kunit *test,
 	KUNIT_EXPECT_EQ(test, shape->nr_cpus, nr_cpus);
 	KUNIT_ASSERT_LE(test, shape->nr_levels, MAX_LEVELS);
 	for (unsigned int i = 0; i < shape->nr_levels; i++) {
-		const struct percpu_counter_tree_level *level = &shape->level[i];
+		const struct counter_tree_level *level = &shape->level[i];
 
 		KUNIT_EXPECT_GT(test, level->shift, shift);
 		KUNIT_EXPECT_GE(test, level->batch, 2);
@@ -93,10 +93,10 @@ static void expect_sound(struct kunit *test,
 
 static void shapes_are_never_worse_than_flat(struct kunit *test)
 {
-	struct percpu_counter_tree_shape shape;
+	struct counter_tree_shape shape;
 
 	for (unsigned int nr_cpus = 1; nr_cpus <= MAX_CPUS; nr_cpus++) {
-		percpu_counter_tree_init_shape(&shape, nr_cpus);
+		counter_tree_init_shape(&shape, nr_cpus);
 		expect_sound(test, &shape, nr_cpus);
 		expect_no_line_is_hot(test, &shape);
 		KUNIT_EXPECT_LE_MSG(test, shape.bound, flat_bound(nr_cpus),
@@ -109,15 +109,15 @@ static void shapes_are_never_worse_than_flat(struct kunit *test)
 
 static void shapes_of_large_machines_are_far_better(struct kunit *test)
 {
-	struct percpu_counter_tree_shape shape;
+	struct counter_tree_shape shape;
 
-	percpu_counter_tree_init_shape(&shape, 64);
+	counter_tree_init_shape(&shape, 64);
 	KUNIT_EXPECT_LE(test, 2 * shape.bound, flat_bound(64));
-	percpu_counter_tree_init_shape(&shape, 256);
+	counter_tree_init_shape(&shape, 256);
 	KUNIT_EXPECT_LE(test, 5 * shape.bound, flat_bound(256));
 
 	/* The most there are levels for. */
-	percpu_counter_tree_init_shape(&shape, 1U << 16);
+	counter_tree_init_shape(&shape, 1U << 16);
 	expect_sound(test, &shape, 1U << 16);
 	expect_no_line_is_hot(test, &shape);
 	KUNIT_EXPECT_LE(test, 1000ULL * shape.bound, flat_bound(1U << 16));
@@ -160,22 +160,22 @@ static const struct shape_param shape_params[] = {
 
 KUNIT_ARRAY_PARAM_DESC(shape, shape_params, name);
 
-static struct percpu_counter_tree_shape *make_shape(struct kunit *test,
-						    const struct shape_param *param)
+static struct counter_tree_shape *make_shape(struct kunit *test,
+					     const struct shape_param *param)
 {
-	struct percpu_counter_tree_shape *shape;
+	struct counter_tree_shape *shape;
 
 	shape = kunit_kzalloc(test, sizeof(*shape), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, shape);
 	if (!param->flat && !param->nr_levels) {
-		percpu_counter_tree_init_shape(shape, nr_cpu_ids);
+		counter_tree_init_shape(shape, nr_cpu_ids);
 		return shape;
 	}
 	shape->nr_cpus = nr_cpu_ids;
 	shape->nr_levels = param->nr_levels;
 	shape->bound = nr_cpu_ids * (BATCH - 1);
 	for (unsigned int i = 0; i < param->nr_levels; i++) {
-		struct percpu_counter_tree_level *level = &shape->level[i];
+		struct counter_tree_level *level = &shape->level[i];
 
 		level->shift = param->level[i].shift;
 		level->batch = param->level[i].batch;
@@ -207,7 +207,7 @@ struct use {
  * @total: what was added
  */
 struct model {
-	const struct percpu_counter_tree_shape *shape;
+	const struct counter_tree_shape *shape;
 	struct use *use;
 	long *held;
 	long root;
@@ -215,7 +215,7 @@ struct model {
 };
 
 static void use_init(struct kunit *test, struct use *use,
-		     const struct percpu_counter_tree_shape *shape)
+		     const struct counter_tree_shape *shape)
 {
 	unsigned int nr = shape->nr_nodes + shape->nr_cpus;
 
@@ -225,7 +225,7 @@ static void use_init(struct kunit *test, struct use *use,
 }
 
 static void model_init(struct kunit *test, struct model *m, struct use *use,
-		       const struct percpu_counter_tree_shape *shape)
+		       const struct counter_tree_shape *shape)
 {
 	unsigned int nr = shape->nr_nodes + shape->nr_cpus;
 
@@ -255,7 +255,7 @@ static long model_cell(struct model *m, unsigned int cell, long batch,
 
 static void model_add(struct model *m, unsigned int cpu, long amount)
 {
-	const struct percpu_counter_tree_level *level = m->shape->level;
+	const struct counter_tree_level *level = m->shape->level;
 
 	m->total += amount;
 	amount = model_cell(m, m->shape->nr_nodes + cpu, BATCH, amount);
@@ -274,11 +274,11 @@ static void model_add_unspread(struct model *m, long amount)
 }
 
 static void expect_as_model(struct kunit *test,
-			    const struct percpu_counter_tree *tree,
+			    const struct counter_tree *tree,
 			    const struct model *m)
 {
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(tree), m->total);
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_approximate_sum(tree),
+	KUNIT_EXPECT_EQ(test, counter_tree_precise_sum(tree), m->total);
+	KUNIT_EXPECT_EQ(test, counter_tree_approximate_sum(tree),
 			m->root);
 }
 
@@ -302,7 +302,7 @@ static unsigned int random_cpu(struct rnd_state *rnd)
 
 /* Of all sizes that make a difference to some cell, in both directions. */
 static long random_amount(struct rnd_state *rnd,
-			  const struct percpu_counter_tree_shape *shape)
+			  const struct counter_tree_shape *shape)
 {
 	u32 bits = prandom_u32_state(rnd);
 	long batch = BATCH;
@@ -336,17 +336,17 @@ static long random_amount(struct rnd_state *rnd,
  * @shape: that they are spread in
  */
 struct set {
-	struct percpu_counter_tree trees[NR_COUNTERS];
+	struct counter_tree trees[NR_COUNTERS];
 	struct model models[NR_COUNTERS];
 	struct use use;
-	struct percpu_counter_tree_shape *shape;
+	struct counter_tree_shape *shape;
 };
 
 static void set_destroy(void *arg)
 {
 	struct set *set = arg;
 
-	percpu_counter_tree_destroy_many(set->trees, NR_COUNTERS);
+	counter_tree_destroy_many(set->trees, NR_COUNTERS);
 }
 
 static struct set *make_set(struct kunit *test, const struct shape_param *param)
@@ -360,7 +360,7 @@ static struct set *make_set(struct kunit *test, const struct shape_param *param)
 		model_init(test, &set->models[i], &set->use, set->shape);
 	/* Earlier values must not matter. */
 	memset(set->trees, 0xa5, sizeof(set->trees));
-	percpu_counter_tree_init_many(set->trees, NR_COUNTERS);
+	counter_tree_init_many(set->trees, NR_COUNTERS);
 	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, set_destroy, set),
 			0);
 
@@ -369,27 +369,27 @@ static struct set *make_set(struct kunit *test, const struct shape_param *param)
 
 static void spread(struct kunit *test, struct set *set)
 {
-	KUNIT_ASSERT_EQ(test, percpu_counter_tree_spread_shape(set->trees, NR_COUNTERS,
-							       set->shape,
-							       GFP_KERNEL), 0);
+	KUNIT_ASSERT_EQ(test, counter_tree_spread_shape(set->trees, NR_COUNTERS,
+							set->shape,
+							GFP_KERNEL), 0);
 	for (unsigned int i = 0; i < NR_COUNTERS; i++)
-		KUNIT_ASSERT_TRUE(test, percpu_counter_tree_is_spread(&set->trees[i]));
+		KUNIT_ASSERT_TRUE(test, counter_tree_is_spread(&set->trees[i]));
 }
 
 static void expect_set_as_models(struct kunit *test, struct set *set)
 {
 	long sums[NR_COUNTERS], roots = 0, total = 0;
 
-	percpu_counter_tree_sums(set->trees, NR_COUNTERS, sums);
+	counter_tree_sums(set->trees, NR_COUNTERS, sums);
 	for (unsigned int i = 0; i < NR_COUNTERS; i++) {
 		expect_as_model(test, &set->trees[i], &set->models[i]);
 		KUNIT_EXPECT_EQ(test, sums[i], set->models[i].total);
 		roots += set->models[i].root;
 		total += set->models[i].total;
 	}
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_total(set->trees, NR_COUNTERS),
+	KUNIT_EXPECT_EQ(test, counter_tree_total(set->trees, NR_COUNTERS),
 			total);
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_slack(set->trees),
+	KUNIT_EXPECT_EQ(test, counter_tree_slack(set->trees),
 			set->use.slack);
 	KUNIT_EXPECT_LE(test, abs(total - roots), set->use.slack);
 	KUNIT_EXPECT_LE(test, set->use.slack, (long)NR_COUNTERS * set->shape->bound);
@@ -399,7 +399,7 @@ static void expect_set_as_models(struct kunit *test, struct set *set)
 static void add(struct set *set, unsigned int i, long amount)
 {
 	model_add(&set->models[i], raw_smp_processor_id(), amount);
-	percpu_counter_tree_add(&set->trees[i], amount);
+	counter_tree_add(&set->trees[i], amount);
 }
 
 static void unspread_is_exact(struct kunit *test)
@@ -416,13 +416,13 @@ static void unspread_is_exact(struct kunit *test)
 		if (i % 20 == 0)
 			run_on(test, random_cpu(&rnd));
 		model_add_unspread(&set->models[k], amount);
-		percpu_counter_tree_add(&set->trees[k], amount);
+		counter_tree_add(&set->trees[k], amount);
 		/* The slack is 0. */
 		expect_set_as_models(test, set);
 	}
 	for (unsigned int i = 0; i < NR_COUNTERS; i++) {
-		KUNIT_EXPECT_FALSE(test, percpu_counter_tree_is_spread(&set->trees[i]));
-		KUNIT_EXPECT_EQ(test, percpu_counter_tree_bytes(&set->trees[i]), 0);
+		KUNIT_EXPECT_FALSE(test, counter_tree_is_spread(&set->trees[i]));
+		KUNIT_EXPECT_EQ(test, counter_tree_bytes(&set->trees[i]), 0);
 	}
 }
 
@@ -434,7 +434,7 @@ static void is_as_its_model(struct kunit *test)
 	prandom_seed_state(&rnd, SEED);
 	for (unsigned int i = 0; i < NR_COUNTERS; i++) {
 		model_add_unspread(&set->models[i], 1000 * i);
-		percpu_counter_tree_add(&set->trees[i], 1000 * i);
+		counter_tree_add(&set->trees[i], 1000 * i);
 	}
 	spread(test, set);
 	/* Nothing is held back as yet. */
@@ -463,7 +463,7 @@ static void is_as_its_model_step_by_step(struct kunit *test)
 
 static long slack_of(const struct set *set)
 {
-	return percpu_counter_tree_slack(set->trees);
+	return counter_tree_slack(set->trees);
 }
 
 static void slack_is_counted_once_for_a_cell(struct kunit *test)
@@ -509,7 +509,7 @@ static void what_passes_through_uses_no_cells(struct kunit *test)
 	add(set, 0, -128);
 	add(set, 0, -1000000);
 	KUNIT_EXPECT_EQ(test, slack_of(set), 0);
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_approximate_sum(&set->trees[0]),
+	KUNIT_EXPECT_EQ(test, counter_tree_approximate_sum(&set->trees[0]),
 			-1000000);
 	/* Past the CPU and the first node, which is full of less than that. */
 	add(set, 1, 64);
@@ -525,7 +525,7 @@ static void what_passes_through_uses_no_cells(struct kunit *test)
 static void spread_sets_are_as_they_were(struct kunit *test)
 {
 	struct set *set = make_set(test, &shape_params[1]);
-	struct percpu_counter_tree_cells *cells;
+	struct counter_tree_cells *cells;
 
 	spread(test, set);
 	add(set, 0, 7);
@@ -537,20 +537,20 @@ static void spread_sets_are_as_they_were(struct kunit *test)
 
 static void is_spread_in_the_shape_of_the_machine(struct kunit *test)
 {
-	struct percpu_counter_tree_shape shape;
-	struct percpu_counter_tree tree;
+	struct counter_tree_shape shape;
+	struct counter_tree tree;
 	struct rnd_state rnd;
 	struct model model;
 	struct use use;
 	size_t bytes;
 
-	percpu_counter_tree_init_shape(&shape, nr_cpu_ids);
+	counter_tree_init_shape(&shape, nr_cpu_ids);
 	use_init(test, &use, &shape);
 	model_init(test, &model, &use, &shape);
-	percpu_counter_tree_init_many(&tree, 1);
-	KUNIT_ASSERT_EQ(test, percpu_counter_tree_spread_many(&tree, 1, GFP_KERNEL),
+	counter_tree_init_many(&tree, 1);
+	KUNIT_ASSERT_EQ(test, counter_tree_spread_many(&tree, 1, GFP_KERNEL),
 			0);
-	bytes = percpu_counter_tree_bytes(&tree);
+	bytes = counter_tree_bytes(&tree);
 	KUNIT_EXPECT_GE(test, bytes, NR_COUNTERS * num_possible_cpus() +
 			shape.nr_nodes * L1_CACHE_BYTES);
 	prandom_seed_state(&rnd, SEED);
@@ -561,19 +561,19 @@ static void is_spread_in_the_shape_of_the_machine(struct kunit *test)
 		    set_cpus_allowed_ptr(current, cpumask_of(random_cpu(&rnd))))
 			break;
 		model_add(&model, raw_smp_processor_id(), amount);
-		percpu_counter_tree_add(&tree, amount);
+		counter_tree_add(&tree, amount);
 		expect_as_model(test, &tree, &model);
 	}
-	percpu_counter_tree_destroy_many(&tree, 1);
-	KUNIT_EXPECT_FALSE(test, percpu_counter_tree_is_spread(&tree));
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_bytes(&tree), 0);
+	counter_tree_destroy_many(&tree, 1);
+	KUNIT_EXPECT_FALSE(test, counter_tree_is_spread(&tree));
+	KUNIT_EXPECT_EQ(test, counter_tree_bytes(&tree), 0);
 	/* There is nothing left that could be freed twice. */
-	percpu_counter_tree_destroy_many(&tree, 1);
+	counter_tree_destroy_many(&tree, 1);
 }
 
 static void goes_on_without_memory(struct kunit *test)
 {
-	struct percpu_counter_tree_shape vast = {
+	struct counter_tree_shape vast = {
 		.nr_cpus = nr_cpu_ids,
 		/* More than there can be in one piece. */
 		.nr_nodes = 1U << 26,
@@ -581,14 +581,14 @@ static void goes_on_without_memory(struct kunit *test)
 	struct set *set = make_set(test, &shape_params[2]);
 	const gfp_t gfp = GFP_KERNEL | __GFP_NOWARN;
 
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_spread_shape(set->trees,
-							       NR_COUNTERS,
-							       &vast, gfp),
+	KUNIT_EXPECT_EQ(test, counter_tree_spread_shape(set->trees,
+							NR_COUNTERS,
+							&vast, gfp),
 			-ENOMEM);
 	for (unsigned int i = 0; i < NR_COUNTERS; i++) {
-		KUNIT_EXPECT_FALSE(test, percpu_counter_tree_is_spread(&set->trees[i]));
+		KUNIT_EXPECT_FALSE(test, counter_tree_is_spread(&set->trees[i]));
 		model_add_unspread(&set->models[i], 3);
-		percpu_counter_tree_add(&set->trees[i], 3);
+		counter_tree_add(&set->trees[i], 3);
 	}
 	expect_set_as_models(test, set);
 	/* A later attempt may succeed. */
@@ -637,7 +637,7 @@ struct team {
 	unsigned int nr;
 	struct member *members;
 	struct set *set;
-	struct percpu_counter_tree *many;
+	struct counter_tree *many;
 	atomic_t arrived;
 	atomic_t ready;
 };
@@ -658,7 +658,7 @@ static void team_stop(void *arg)
 /* Starts @job on all CPUs; it is stopped with the test at the latest. */
 static struct team *team_start(struct kunit *test, unsigned int per_cpu,
 			       int (*job)(void *member), struct set *set,
-			       struct percpu_counter_tree *many)
+			       struct counter_tree *many)
 {
 	struct team *team = kunit_kzalloc(test, sizeof(*team), GFP_KERNEL);
 	unsigned int cpu, i = 0;
@@ -714,13 +714,13 @@ static int wait_to_be_stopped(void)
 static int count_up(void *arg)
 {
 	struct member *member = arg;
-	struct percpu_counter_tree *tree = &member->team->set->trees[1];
+	struct counter_tree *tree = &member->team->set->trees[1];
 
 	while (!kthread_should_stop()) {
 		WRITE_ONCE(member->begun, member->begun + 1);
 		/* Pairs with the barrier in begun_by_all(). */
 		smp_mb();
-		percpu_counter_tree_add(tree, 1);
+		counter_tree_add(tree, 1);
 		/* Pairs with the barrier in done_by_all(). */
 		smp_mb();
 		WRITE_ONCE(member->done, member->done + 1);
@@ -755,13 +755,13 @@ static long done_by_all(struct team *team)
 }
 
 /* Of a set in which only @tree has been added to. */
-static void range_of(const struct set *set, const struct percpu_counter_tree *tree,
+static void range_of(const struct set *set, const struct counter_tree *tree,
 		     long *lowest, long *highest)
 {
-	long sum = percpu_counter_tree_approximate_sum(tree);
+	long sum = counter_tree_approximate_sum(tree);
 	long slack;
 
-	/* See percpu_counter_tree_slack(). */
+	/* See counter_tree_slack(). */
 	smp_rmb();
 	slack = slack_of(set);
 	*lowest = sum - slack;
@@ -772,8 +772,8 @@ static void range_of(const struct set *set, const struct percpu_counter_tree *tr
 static void look_at_counting(struct kunit *test, struct team *team,
 			     unsigned int looks)
 {
-	struct percpu_counter_tree *tree = &team->set->trees[1];
-	const struct percpu_counter_tree_shape *shape = team->set->shape;
+	struct counter_tree *tree = &team->set->trees[1];
+	const struct counter_tree_shape *shape = team->set->shape;
 	long lowest, highest, sum, total, least, most;
 	long slack = (long)NR_COUNTERS * shape->bound;
 	long on_the_way = BATCH;
@@ -784,8 +784,8 @@ static void look_at_counting(struct kunit *test, struct team *team,
 	on_the_way *= team->nr;
 	for (unsigned int i = 0; i < looks && !failed(test); i++) {
 		least = done_by_all(team);
-		sum = percpu_counter_tree_precise_sum(tree);
-		total = percpu_counter_tree_total(team->set->trees, NR_COUNTERS);
+		sum = counter_tree_precise_sum(tree);
+		total = counter_tree_total(team->set->trees, NR_COUNTERS);
 		range_of(team->set, tree, &lowest, &highest);
 		most = begun_by_all(team);
 
@@ -818,14 +818,14 @@ static void can_be_read_while_all_count(struct kunit *test)
 
 	total = done_by_all(team);
 	KUNIT_EXPECT_GT(test, total, 0);
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&set->trees[1]), total);
+	KUNIT_EXPECT_EQ(test, counter_tree_precise_sum(&set->trees[1]), total);
 	range_of(set, &set->trees[1], &lowest, &highest);
 	KUNIT_EXPECT_LE(test, lowest, total);
 	KUNIT_EXPECT_GE(test, highest, total);
 	KUNIT_EXPECT_LE(test, slack_of(set), (long)NR_COUNTERS * set->shape->bound);
 	/* The neighbours' bytes are unchanged. */
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&set->trees[0]), 0);
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&set->trees[2]), 0);
+	KUNIT_EXPECT_EQ(test, counter_tree_precise_sum(&set->trees[0]), 0);
+	KUNIT_EXPECT_EQ(test, counter_tree_precise_sum(&set->trees[2]), 0);
 }
 
 static int count_wildly(void *arg)
@@ -839,7 +839,7 @@ static int count_wildly(void *arg)
 		unsigned int i = prandom_u32_state(&rnd) % NR_COUNTERS;
 		long amount = random_amount(&rnd, set->shape);
 
-		percpu_counter_tree_add(&set->trees[i], amount);
+		counter_tree_add(&set->trees[i], amount);
 		member->added[i] += amount;
 		cond_resched();
 	}
@@ -853,7 +853,7 @@ static void add_three(void *arg)
 	struct set *set = arg;
 
 	for (unsigned int i = 0; i < NR_COUNTERS; i++)
-		percpu_counter_tree_add(&set->trees[i], 3);
+		counter_tree_add(&set->trees[i], 3);
 }
 
 static void loses_nothing_while_all_count(struct kunit *test)
@@ -878,16 +878,16 @@ static void loses_nothing_while_all_count(struct kunit *test)
 	kunit_release_action(test, team_stop, team);
 
 	for (unsigned int i = 0; i < NR_COUNTERS; i++) {
-		struct percpu_counter_tree *tree = &set->trees[i];
+		struct counter_tree *tree = &set->trees[i];
 		long total = 3L * nr_cpus;
 
 		for (unsigned int k = 0; k < team->nr; k++)
 			total += team->members[k].added[i];
-		KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(tree), total);
-		off += total - percpu_counter_tree_approximate_sum(tree);
+		KUNIT_EXPECT_EQ(test, counter_tree_precise_sum(tree), total);
+		off += total - counter_tree_approximate_sum(tree);
 		all += total;
 	}
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_total(set->trees, NR_COUNTERS),
+	KUNIT_EXPECT_EQ(test, counter_tree_total(set->trees, NR_COUNTERS),
 			all);
 	KUNIT_EXPECT_LE(test, abs(off), slack_of(set));
 	KUNIT_EXPECT_LE(test, slack_of(set), (long)NR_COUNTERS * set->shape->bound);
@@ -903,7 +903,7 @@ static int add_to_new(void *arg)
 
 	for (unsigned int i = 0; i < NR_NEW; i++) {
 		meet(team, i + 1);
-		percpu_counter_tree_add(&team->many[i], BATCH);
+		counter_tree_add(&team->many[i], BATCH);
 		cond_resched();
 	}
 	atomic_inc(&team->ready);
@@ -913,10 +913,10 @@ static int add_to_new(void *arg)
 
 static void destroy_new(void *many)
 {
-	struct percpu_counter_tree *trees = many;
+	struct counter_tree *trees = many;
 
 	for (unsigned int i = 0; i < NR_NEW; i++)
-		percpu_counter_tree_destroy_many(&trees[i], 1);
+		counter_tree_destroy_many(&trees[i], 1);
 	kvfree(many);
 }
 
@@ -926,8 +926,8 @@ static void slack_is_counted_once_by_many(struct kunit *test)
 		/* Past the CPUs' own cells, all to the same node. */
 		"", 2, .level = { { 16, 100000 }, { 16, 1000000 } }
 	};
-	struct percpu_counter_tree_shape *shape = make_shape(test, &param);
-	struct percpu_counter_tree *many;
+	struct counter_tree_shape *shape = make_shape(test, &param);
+	struct counter_tree *many;
 	struct team *team;
 
 	many = kvcalloc(NR_NEW, sizeof(*many), GFP_KERNEL);
@@ -935,18 +935,18 @@ static void slack_is_counted_once_by_many(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, destroy_new, many),
 			0);
 	for (unsigned int i = 0; i < NR_NEW; i++)
-		KUNIT_ASSERT_EQ(test, percpu_counter_tree_spread_shape(&many[i], 1,
-								       shape,
-								       GFP_KERNEL),
+		KUNIT_ASSERT_EQ(test, counter_tree_spread_shape(&many[i], 1,
+								shape,
+								GFP_KERNEL),
 				0);
 	/* One on each: they wait for each other without giving way. */
 	team = team_start(test, 1, add_to_new, NULL, many);
 	while (atomic_read(&team->ready) < team->nr)
 		schedule_timeout_idle(1);
 	for (unsigned int i = 0; i < NR_NEW && !failed(test); i++) {
-		KUNIT_EXPECT_EQ(test, percpu_counter_tree_precise_sum(&many[i]),
+		KUNIT_EXPECT_EQ(test, counter_tree_precise_sum(&many[i]),
 				(long)team->nr * BATCH);
-		KUNIT_EXPECT_EQ(test, percpu_counter_tree_slack(&many[i]),
+		KUNIT_EXPECT_EQ(test, counter_tree_slack(&many[i]),
 				NR_COUNTERS * (100000 - 1));
 	}
 }
@@ -961,13 +961,13 @@ static int spread_and_add(void *arg)
 	int ret = 0;
 
 	for (unsigned int i = 0; i < NR_SETS; i++) {
-		struct percpu_counter_tree *trees = &team->many[i * NR_COUNTERS];
+		struct counter_tree *trees = &team->many[i * NR_COUNTERS];
 
 		meet(team, i + 1);
-		if (percpu_counter_tree_spread_many(trees, NR_COUNTERS, GFP_KERNEL))
+		if (counter_tree_spread_many(trees, NR_COUNTERS, GFP_KERNEL))
 			ret = -ENOMEM;
 		for (unsigned int k = 0; k < NR_COUNTERS; k++)
-			percpu_counter_tree_add(&trees[k], k + 1);
+			counter_tree_add(&trees[k], k + 1);
 	}
 	WRITE_ONCE(member->result, ret);
 	atomic_inc(&team->ready);
@@ -978,23 +978,23 @@ static int spread_and_add(void *arg)
 
 static void destroy_sets(void *many)
 {
-	struct percpu_counter_tree *trees = many;
+	struct counter_tree *trees = many;
 
 	for (unsigned int i = 0; i < NR_SETS; i++)
-		percpu_counter_tree_destroy_many(&trees[i * NR_COUNTERS],
-						 NR_COUNTERS);
+		counter_tree_destroy_many(&trees[i * NR_COUNTERS],
+					  NR_COUNTERS);
 	kvfree(many);
 }
 
 static void can_be_spread_by_many(struct kunit *test)
 {
-	struct percpu_counter_tree *many;
+	struct counter_tree *many;
 	struct team *team;
 
 	many = kvcalloc(NR_SETS * NR_COUNTERS, sizeof(*many), GFP_KERNEL);
 	KUNIT_ASSERT_NOT_NULL(test, many);
 	for (unsigned int i = 0; i < NR_SETS; i++)
-		percpu_counter_tree_init_many(&many[i * NR_COUNTERS], NR_COUNTERS);
+		counter_tree_init_many(&many[i * NR_COUNTERS], NR_COUNTERS);
 	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, destroy_sets, many),
 			0);
 	team = team_start(test, 1, spread_and_add, NULL, many);
@@ -1003,13 +1003,13 @@ static void can_be_spread_by_many(struct kunit *test)
 	for (unsigned int i = 0; i < team->nr; i++)
 		KUNIT_EXPECT_EQ(test, READ_ONCE(team->members[i].result), 0);
 	for (unsigned int i = 0; i < NR_SETS && !failed(test); i++) {
-		struct percpu_counter_tree *trees = &many[i * NR_COUNTERS];
+		struct counter_tree *trees = &many[i * NR_COUNTERS];
 
 		KUNIT_ASSERT_NOT_NULL(test, trees[0].cells);
 		for (unsigned int k = 0; k < NR_COUNTERS; k++) {
 			KUNIT_EXPECT_PTR_EQ(test, trees[k].cells, trees[0].cells);
 			KUNIT_EXPECT_EQ(test,
-					percpu_counter_tree_precise_sum(&trees[k]),
+					counter_tree_precise_sum(&trees[k]),
 					(long)team->nr * (k + 1));
 		}
 	}
@@ -1094,10 +1094,10 @@ static void can_be_destroyed_while_a_cpu_is_gone(struct kunit *test)
 	KUNIT_ASSERT_EQ(test, kunit_add_action_or_reset(test, cpu_back,
 							(void *)(unsigned long)cpu),
 			0);
-	percpu_counter_tree_destroy_many(set->trees, NR_COUNTERS);
+	counter_tree_destroy_many(set->trees, NR_COUNTERS);
 
 	/* And be spread while it is gone: it starts with nothing. */
-	percpu_counter_tree_init_many(set->trees, NR_COUNTERS);
+	counter_tree_init_many(set->trees, NR_COUNTERS);
 	use_init(test, &set->use, set->shape);
 	for (unsigned int i = 0; i < NR_COUNTERS; i++)
 		model_init(test, &set->models[i], &set->use, set->shape);
@@ -1109,7 +1109,7 @@ static void can_be_destroyed_while_a_cpu_is_gone(struct kunit *test)
 	expect_set_as_models(test, set);
 }
 
-static struct kunit_case percpu_counter_tree_cases[] = {
+static struct kunit_case counter_tree_cases[] = {
 	KUNIT_CASE_SLOW(shapes_are_never_worse_than_flat),
 	KUNIT_CASE(shapes_of_large_machines_are_far_better),
 	KUNIT_CASE(unspread_is_exact),
@@ -1131,9 +1131,9 @@ static struct kunit_case percpu_counter_tree_cases[] = {
 	{}
 };
 
-static struct kunit_suite percpu_counter_tree_suite = {
-	.name = "percpu_counter_tree",
-	.test_cases = percpu_counter_tree_cases,
+static struct kunit_suite counter_tree_suite = {
+	.name = "counter_tree",
+	.test_cases = counter_tree_cases,
 };
 
 /* --- Address spaces that kernel threads borrow --- */
@@ -1211,7 +1211,7 @@ static void expect_anon(struct kunit *test, long pages)
 	near = mm_rss_near(current->mm, &slack);
 	KUNIT_EXPECT_LE(test, near - slack, sum);
 	KUNIT_EXPECT_GE(test, near + slack, sum);
-	if (!percpu_counter_tree_is_spread(current->mm->rss_stat)) {
+	if (!counter_tree_is_spread(current->mm->rss_stat)) {
 		KUNIT_EXPECT_EQ(test, near, sum);
 		KUNIT_EXPECT_EQ(test, slack, 0);
 		KUNIT_EXPECT_EQ(test, get_mm_counter(current->mm, MM_ANONPAGES),
@@ -1235,7 +1235,7 @@ static void expect_borrowed_counted(struct kunit *test, bool spread)
 	expect_anon(test, 0);
 	if (spread)
 		mm_rss_spread(current->mm);
-	KUNIT_EXPECT_EQ(test, percpu_counter_tree_is_spread(current->mm->rss_stat),
+	KUNIT_EXPECT_EQ(test, counter_tree_is_spread(current->mm->rss_stat),
 			spread);
 
 	KUNIT_EXPECT_TRUE(test, touch_pages(addr));
@@ -1272,7 +1272,7 @@ static struct kunit_case rss_cases[] = {
 };
 
 static struct kunit_suite rss_suite = {
-	.name = "percpu_counter_tree_rss",
+	.name = "counter_tree_rss",
 	.test_cases = rss_cases,
 };
 
@@ -1280,7 +1280,7 @@ kunit_test_suite(rss_suite);
 
 #endif /* CONFIG_MEMREAP_RSS_COUNTERS */
 
-kunit_test_suite(percpu_counter_tree_suite);
+kunit_test_suite(counter_tree_suite);
 
-MODULE_DESCRIPTION("KUnit tests for percpu_counter_tree");
+MODULE_DESCRIPTION("KUnit tests for counter_tree");
 MODULE_LICENSE("GPL");

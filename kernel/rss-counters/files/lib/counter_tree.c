@@ -9,7 +9,7 @@
  * The slack, the maximum that can be held back, is counted over the cells that
  * have ever been used, which are few for most counters.
  *
- * See Documentation/core-api/percpu-counter-tree.rst for the bound and why it
+ * See Documentation/core-api/counter-tree.rst for the bound and why it
  * holds.
  */
 #include <linux/bitmap.h>
@@ -22,13 +22,13 @@
 #include <linux/minmax.h>
 #include <linux/mm.h>
 #include <linux/percpu.h>
-#include <linux/percpu_counter_tree.h>
+#include <linux/counter_tree.h>
 #include <linux/preempt.h>
 #include <linux/slab.h>
 #include <linux/vmalloc.h>
 
-#define BATCH		PERCPU_COUNTER_TREE_BATCH
-#define MAX_COUNTERS	PERCPU_COUNTER_TREE_MAX_COUNTERS
+#define BATCH		COUNTER_TREE_BATCH
+#define MAX_COUNTERS	COUNTER_TREE_MAX_COUNTERS
 
 /* 16 CPUs share a node, which follows from their batch. */
 #define LEAF_SHIFT	4
@@ -48,7 +48,7 @@
 static_assert(MAX_COUNTERS * (2 * BATCH - 1) <= U8_MAX);
 
 /**
- * struct percpu_counter_tree_cells - the cells of a set of counters
+ * struct counter_tree_cells - the cells of a set of counters
  * @leaves: a word for each CPU
  * @nodes: what each node holds back, MAX_COUNTERS atomics in a line of their own
  * @shape: the levels
@@ -58,18 +58,18 @@ static_assert(MAX_COUNTERS * (2 * BATCH - 1) <= U8_MAX);
  *
  * Only written to when a cell is used for the first time, except for @nodes.
  */
-struct percpu_counter_tree_cells {
+struct counter_tree_cells {
 	u32 __percpu *leaves;
 	void *nodes;
-	const struct percpu_counter_tree_shape *shape;
+	const struct counter_tree_shape *shape;
 	atomic_t slack;
 	unsigned long used[];
 };
 
-static struct percpu_counter_tree_shape default_shape __ro_after_init;
+static struct counter_tree_shape default_shape __ro_after_init;
 
 /**
- * percpu_counter_tree_init_shape - set the levels for a number of CPUs
+ * counter_tree_init_shape - set the levels for a number of CPUs
  * @shape: set to them
  * @nr_cpus: number of CPUs, at most 2^16
  *
@@ -79,13 +79,13 @@ static struct percpu_counter_tree_shape default_shape __ro_after_init;
  * than the count of that. The bound is at most a tenth above the smallest that
  * any widths would have.
  */
-void percpu_counter_tree_init_shape(struct percpu_counter_tree_shape *shape,
-				    unsigned int nr_cpus)
+void counter_tree_init_shape(struct counter_tree_shape *shape,
+			     unsigned int nr_cpus)
 {
-	struct percpu_counter_tree_level *level = shape->level;
+	struct counter_tree_level *level = shape->level;
 	unsigned int shift;
 
-	*shape = (struct percpu_counter_tree_shape){
+	*shape = (struct counter_tree_shape){
 		.nr_cpus = nr_cpus,
 		.bound = nr_cpus * (BATCH - 1),
 	};
@@ -106,22 +106,22 @@ void percpu_counter_tree_init_shape(struct percpu_counter_tree_shape *shape,
 
 /* Of the map. The CPUs' bits are in words of their own. */
 static unsigned int
-first_node_bit(const struct percpu_counter_tree_shape *shape)
+first_node_bit(const struct counter_tree_shape *shape)
 {
 	return BITS_TO_LONGS(shape->nr_cpus) * BITS_PER_LONG;
 }
 
 static unsigned int
-nr_used_words(const struct percpu_counter_tree_shape *shape)
+nr_used_words(const struct counter_tree_shape *shape)
 {
 	return BITS_TO_LONGS(first_node_bit(shape) + shape->nr_nodes);
 }
 
 #define NODE_BYTES	L1_CACHE_ALIGN(MAX_COUNTERS * sizeof(atomic_t))
 
-static size_t cells_bytes(const struct percpu_counter_tree_shape *shape)
+static size_t cells_bytes(const struct counter_tree_shape *shape)
 {
-	size_t bytes = offsetof(struct percpu_counter_tree_cells,
+	size_t bytes = offsetof(struct counter_tree_cells,
 				used[nr_used_words(shape)]);
 
 	if (!shape->nr_nodes)
@@ -132,7 +132,7 @@ static size_t cells_bytes(const struct percpu_counter_tree_shape *shape)
 }
 
 /* Returns a node's MAX_COUNTERS cells. */
-static atomic_t *node_of(const struct percpu_counter_tree_cells *cells,
+static atomic_t *node_of(const struct counter_tree_cells *cells,
 			 unsigned int node)
 {
 	return cells->nodes + node * NODE_BYTES;
@@ -165,7 +165,7 @@ static long hold_back(int *held, int batch, long amount)
  * Before a cell is used: a reader that finds less in the root than there is
  * must also find the slack, and the cell for the rest.
  */
-static void announce(struct percpu_counter_tree_cells *cells, unsigned int bit,
+static void announce(struct counter_tree_cells *cells, unsigned int bit,
 		     unsigned int batch)
 {
 	int slack = MAX_COUNTERS * (batch - 1);
@@ -179,7 +179,7 @@ static void announce(struct percpu_counter_tree_cells *cells, unsigned int bit,
 }
 
 /* Returns what to add to the node's parent. */
-static long add_to_node(struct percpu_counter_tree_cells *cells,
+static long add_to_node(struct counter_tree_cells *cells,
 			unsigned int node, unsigned int index, int batch,
 			long amount)
 {
@@ -204,7 +204,7 @@ static long add_to_node(struct percpu_counter_tree_cells *cells,
 }
 
 /* All leaves of a CPU, so that readers need not look at each of them. */
-static void use_leaves(struct percpu_counter_tree_cells *cells,
+static void use_leaves(struct counter_tree_cells *cells,
 		       unsigned int cpu)
 {
 	unsigned long flags;
@@ -219,7 +219,7 @@ static void use_leaves(struct percpu_counter_tree_cells *cells,
 }
 
 /* The same for @cpu, the current one. */
-static long add_to_leaf(struct percpu_counter_tree_cells *cells,
+static long add_to_leaf(struct counter_tree_cells *cells,
 			unsigned int cpu, u8 __percpu *leaf, long amount)
 {
 	long rest;
@@ -240,13 +240,13 @@ static long add_to_leaf(struct percpu_counter_tree_cells *cells,
 	return rest;
 }
 
-static noinline void add_through_levels(struct percpu_counter_tree *tree,
+static noinline void add_through_levels(struct counter_tree *tree,
 					u8 __percpu *leaf, long amount)
 {
 	/* Is set before the leaf, which was read with acquire semantics. */
-	struct percpu_counter_tree_cells *cells = tree->cells;
-	const struct percpu_counter_tree_shape *shape = cells->shape;
-	const struct percpu_counter_tree_level *level = shape->level;
+	struct counter_tree_cells *cells = tree->cells;
+	const struct counter_tree_shape *shape = cells->shape;
+	const struct counter_tree_level *level = shape->level;
 	unsigned int index = leaf - (u8 __percpu *)cells->leaves;
 	unsigned int cpu, node;
 
@@ -264,13 +264,13 @@ static noinline void add_through_levels(struct percpu_counter_tree *tree,
 }
 
 /**
- * percpu_counter_tree_add - add to a counter
+ * counter_tree_add - add to a counter
  * @tree: the counter
  * @amount: may be negative
  *
  * Context: any, interrupts included.
  */
-void percpu_counter_tree_add(struct percpu_counter_tree *tree, long amount)
+void counter_tree_add(struct counter_tree *tree, long amount)
 {
 	/* Pairs with smp_store_release() where the counter is spread. */
 	u8 __percpu *leaf = smp_load_acquire(&tree->leaf);
@@ -297,12 +297,12 @@ void percpu_counter_tree_add(struct percpu_counter_tree *tree, long amount)
  * Adds what nodes hold back of the counters from @first on. From the root down:
  * against the direction in which amounts move.
  */
-static void sum_nodes(const struct percpu_counter_tree_cells *cells,
+static void sum_nodes(const struct counter_tree_cells *cells,
 		      unsigned int first, unsigned int nr, long *sums)
 {
-	const struct percpu_counter_tree_shape *shape = cells->shape;
+	const struct counter_tree_shape *shape = cells->shape;
 	unsigned int base = first_node_bit(shape), i, bit;
-	const struct percpu_counter_tree_level *level;
+	const struct counter_tree_level *level;
 
 	for (level = shape->level + shape->nr_levels; level-- > shape->level; ) {
 		bit = base + level->first;
@@ -316,7 +316,7 @@ static void sum_nodes(const struct percpu_counter_tree_cells *cells,
 }
 
 /**
- * percpu_counter_tree_sums - the values of some counters, including all cells
+ * counter_tree_sums - the values of some counters, including all cells
  * @trees: the first of them; they were initialized together
  * @nr: how many
  * @sums: set to the values, exact without concurrent additions
@@ -326,16 +326,16 @@ static void sum_nodes(const struct percpu_counter_tree_cells *cells,
  * sum is off by no more than what it adds and what the cells on its way can
  * hold back.
  */
-void percpu_counter_tree_sums(const struct percpu_counter_tree *trees,
-			      unsigned int nr, long *sums)
+void counter_tree_sums(const struct counter_tree *trees,
+		       unsigned int nr, long *sums)
 {
 	/* Pairs with smp_store_release() where the counters are spread. */
 	u8 __percpu *leaf = smp_load_acquire(&trees->leaf);
-	const struct percpu_counter_tree_cells *cells;
+	const struct counter_tree_cells *cells;
 	unsigned int cpu = 0, i;
 
 	for (i = 0; i < nr; i++)
-		sums[i] = percpu_counter_tree_approximate_sum(&trees[i]);
+		sums[i] = counter_tree_approximate_sum(&trees[i]);
 	if (!leaf)
 		return;
 
@@ -350,27 +350,27 @@ void percpu_counter_tree_sums(const struct percpu_counter_tree *trees,
 }
 
 /**
- * percpu_counter_tree_total - the sum of the values of a set of counters
+ * counter_tree_total - the sum of the values of a set of counters
  * @trees: all counters that were initialized together
  * @nr: how many
  *
- * As by percpu_counter_tree_sums(), in a fraction of the time: counters are
+ * As by counter_tree_sums(), in a fraction of the time: counters are
  * summed up together, and CPUs found with a few instructions.
  *
  * Return: the sum.
  */
-long percpu_counter_tree_total(const struct percpu_counter_tree *trees,
-			       unsigned int nr)
+long counter_tree_total(const struct counter_tree *trees,
+			unsigned int nr)
 {
 	/* Pairs with smp_store_release() where the counters are spread. */
 	u8 __percpu *leaf = smp_load_acquire(&trees->leaf);
-	const struct percpu_counter_tree_cells *cells;
+	const struct counter_tree_cells *cells;
 	long sums[MAX_COUNTERS] = {}, total = 0;
 	u32 __percpu *leaves;
 	unsigned int base, i;
 
 	for (i = 0; i < nr; i++)
-		total += percpu_counter_tree_approximate_sum(&trees[i]);
+		total += counter_tree_approximate_sum(&trees[i]);
 	if (!leaf)
 		return total;
 
@@ -397,14 +397,14 @@ long percpu_counter_tree_total(const struct percpu_counter_tree *trees,
 }
 
 /**
- * percpu_counter_tree_slack - maximum error of the approximate sums of a set
+ * counter_tree_slack - maximum error of the approximate sums of a set
  * @trees: counters that were initialized together
  *
  * Return: by how much these sums, added up, can be off in either direction. To
  * be read after them, with smp_rmb() in between: what the roots lack is held
  * back by cells that were added to the slack before, see announce().
  */
-long percpu_counter_tree_slack(const struct percpu_counter_tree *trees)
+long counter_tree_slack(const struct counter_tree *trees)
 {
 	/* Pairs with smp_store_release() where the counters are spread. */
 	return smp_load_acquire(&trees->leaf) ?
@@ -414,21 +414,21 @@ long percpu_counter_tree_slack(const struct percpu_counter_tree *trees)
 /* --- Set-up --- */
 
 /**
- * percpu_counter_tree_init_many - initialize counters to 0
+ * counter_tree_init_many - initialize counters to 0
  * @trees: the counters
- * @nr: how many, at most PERCPU_COUNTER_TREE_MAX_COUNTERS
+ * @nr: how many, at most COUNTER_TREE_MAX_COUNTERS
  *
  * They need no memory until they are spread. A counter that never was need not
  * be destroyed.
  */
-void percpu_counter_tree_init_many(struct percpu_counter_tree *trees,
-				   unsigned int nr)
+void counter_tree_init_many(struct counter_tree *trees,
+			    unsigned int nr)
 {
 	memset(trees, 0, nr * sizeof(*trees));
 }
 
 /* Where vfree() could not sleep, too. */
-static void free_cells(struct percpu_counter_tree_cells *cells)
+static void free_cells(struct counter_tree_cells *cells)
 {
 	free_percpu(cells->leaves);
 	if (is_vmalloc_addr(cells))
@@ -437,10 +437,10 @@ static void free_cells(struct percpu_counter_tree_cells *cells)
 		kfree(cells);
 }
 
-static struct percpu_counter_tree_cells *
-alloc_cells(const struct percpu_counter_tree_shape *shape, gfp_t gfp)
+static struct counter_tree_cells *
+alloc_cells(const struct counter_tree_shape *shape, gfp_t gfp)
 {
-	struct percpu_counter_tree_cells *cells;
+	struct counter_tree_cells *cells;
 
 	/* Of a few thousand CPUs, more than there is in one piece. */
 	cells = kvzalloc(cells_bytes(shape), gfp);
@@ -459,7 +459,7 @@ alloc_cells(const struct percpu_counter_tree_shape *shape, gfp_t gfp)
 }
 
 /**
- * percpu_counter_tree_spread_shape - spread counters over the CPUs
+ * counter_tree_spread_shape - spread counters over the CPUs
  * @trees: counters that were initialized together
  * @nr: how many
  * @shape: the levels; must exist as long as the counters
@@ -470,15 +470,15 @@ alloc_cells(const struct percpu_counter_tree_shape *shape, gfp_t gfp)
  * Return: 0, also if they are spread already or another task is about to do so;
  * -ENOMEM without memory: they are unchanged.
  */
-int percpu_counter_tree_spread_shape(struct percpu_counter_tree *trees,
-				     unsigned int nr,
-				     const struct percpu_counter_tree_shape *shape,
-				     gfp_t gfp)
+int counter_tree_spread_shape(struct counter_tree *trees,
+			      unsigned int nr,
+			      const struct counter_tree_shape *shape,
+			      gfp_t gfp)
 {
-	struct percpu_counter_tree_cells *cells, *others = NULL;
+	struct counter_tree_cells *cells, *others = NULL;
 	unsigned int i;
 
-	if (percpu_counter_tree_is_spread(trees))
+	if (counter_tree_is_spread(trees))
 		return 0;
 	cells = alloc_cells(shape, gfp);
 	if (!cells)
@@ -498,47 +498,47 @@ int percpu_counter_tree_spread_shape(struct percpu_counter_tree *trees,
 }
 
 /**
- * percpu_counter_tree_spread_many - spread counters over the CPUs
+ * counter_tree_spread_many - spread counters over the CPUs
  * @trees: counters that were initialized together
  * @nr: how many
  * @gfp: for the allocation
  *
  * From now on additions on different CPUs do not contend, and the root alone is
- * approximate. See percpu_counter_tree_spread_shape().
+ * approximate. See counter_tree_spread_shape().
  *
  * Return: 0, or -ENOMEM.
  */
-int percpu_counter_tree_spread_many(struct percpu_counter_tree *trees,
-				    unsigned int nr, gfp_t gfp)
+int counter_tree_spread_many(struct counter_tree *trees,
+			     unsigned int nr, gfp_t gfp)
 {
-	return percpu_counter_tree_spread_shape(trees, nr, &default_shape, gfp);
+	return counter_tree_spread_shape(trees, nr, &default_shape, gfp);
 }
 
 /**
- * percpu_counter_tree_destroy_many - free the memory of counters
+ * counter_tree_destroy_many - free the memory of counters
  * @trees: counters that were initialized together, and are no longer used
  * @nr: how many
  *
  * Context: any that may free memory.
  */
-void percpu_counter_tree_destroy_many(struct percpu_counter_tree *trees,
-				      unsigned int nr)
+void counter_tree_destroy_many(struct counter_tree *trees,
+			       unsigned int nr)
 {
-	struct percpu_counter_tree_cells *cells = trees->cells;
+	struct counter_tree_cells *cells = trees->cells;
 
 	if (!cells)
 		return;
-	percpu_counter_tree_init_many(trees, nr);
+	counter_tree_init_many(trees, nr);
 	free_cells(cells);
 }
 
 /**
- * percpu_counter_tree_bytes - memory of a set of counters
+ * counter_tree_bytes - memory of a set of counters
  * @tree: one of them
  *
  * Return: bytes, 0 unless they are spread.
  */
-size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree)
+size_t counter_tree_bytes(const struct counter_tree *tree)
 {
 	/* Pairs with smp_store_release() where the counters are spread. */
 	if (!smp_load_acquire(&tree->leaf))
@@ -549,10 +549,10 @@ size_t percpu_counter_tree_bytes(const struct percpu_counter_tree *tree)
 }
 
 /* Before the first thread for which counters are spread. */
-static int __init percpu_counter_tree_setup(void)
+static int __init counter_tree_setup(void)
 {
-	percpu_counter_tree_init_shape(&default_shape, nr_cpu_ids);
+	counter_tree_init_shape(&default_shape, nr_cpu_ids);
 
 	return 0;
 }
-early_initcall(percpu_counter_tree_setup);
+early_initcall(counter_tree_setup);

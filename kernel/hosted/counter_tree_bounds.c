@@ -2,7 +2,7 @@
 /*
  * Prints by how much a counter can be off, against one of Linux 6.12.
  *
- * Usage: percpu_counter_tree-bounds   (make bounds)
+ * Usage: counter_tree-bounds   (make bounds)
  *
  * Looks at all numbers of CPUs from 1 to 8192 first; exits with 1 if one of
  * them is worse than it should be.
@@ -21,25 +21,25 @@ static const unsigned int rows[] = {
 
 static void print_row(unsigned int nr_cpus)
 {
-	struct percpu_counter_tree trees[NR_RSS];
-	struct percpu_counter_tree_shape shape;
+	struct counter_tree trees[NR_RSS];
+	struct counter_tree_shape shape;
 	char groups[64] = "-";
 	long flat = flat_bound(nr_cpus);
 	int at = 0;
 
 	boot(nr_cpus);
-	percpu_counter_tree_init_shape(&shape, nr_cpus);
+	counter_tree_init_shape(&shape, nr_cpus);
 	for (unsigned int i = 0; i < shape.nr_levels; i++)
 		at += snprintf(groups + at, sizeof(groups) - at, "%s%u",
 			       i ? "," : "", 1U << shape.level[i].shift);
-	percpu_counter_tree_init_many(trees, NR_RSS);
-	CHECK(!percpu_counter_tree_spread_many(trees, NR_RSS, GFP_KERNEL));
+	counter_tree_init_many(trees, NR_RSS);
+	CHECK(!counter_tree_spread_many(trees, NR_RSS, GFP_KERNEL));
 	printf("%4u %8u %8.1f %11ld %10.1f %8.2f %8zu %8zu  %6u  %s\n", nr_cpus,
 	       shape.bound, shape.bound / PAGES_PER_MB, flat,
 	       flat / PAGES_PER_MB, (double)flat / shape.bound,
-	       percpu_counter_tree_bytes(trees), nr_cpus * NR_RSS * sizeof(int),
+	       counter_tree_bytes(trees), nr_cpus * NR_RSS * sizeof(int),
 	       shape.nr_levels, groups);
-	percpu_counter_tree_destroy_many(trees, NR_RSS);
+	counter_tree_destroy_many(trees, NR_RSS);
 }
 
 int main(void)
@@ -60,7 +60,7 @@ int main(void)
 		print_row(rows[i]);
 	printf("\nok: at each of 1 to %d CPUs tree is at most flat, and no line is written to more often than flat's\n"
 	       "shared count (but at %d CPUs, every %d pages of a CPU instead of %ld); at %d CPUs at most 1/%d of flat.\n",
-	       NR_CPUS, FASTER_CPUS, PERCPU_COUNTER_TREE_BATCH,
+	       NR_CPUS, FASTER_CPUS, COUNTER_TREE_BATCH,
 	       flat_batch(FASTER_CPUS), MUCH_BETTER_CPUS, MUCH_BETTER);
 
 	return 0;

@@ -63,8 +63,8 @@ struct under_way {
 	unsigned int cpu[8];
 };
 
-static struct percpu_counter_tree trees[MAX_COUNTERS];
-static struct percpu_counter_tree_shape shape;
+static struct counter_tree trees[MAX_COUNTERS];
+static struct counter_tree_shape shape;
 static struct model models[MAX_COUNTERS];
 static unsigned int nr_trees;
 /* The cells that some counter has used, and what all can hold back in them. */
@@ -153,7 +153,7 @@ static long carrying(unsigned int counter)
 
 static bool is_spread(void)
 {
-	return percpu_counter_tree_is_spread(trees);
+	return counter_tree_is_spread(trees);
 }
 
 /* The cells above a CPU to which something was added: new ones are in use. */
@@ -182,9 +182,9 @@ static void check_counter(unsigned int counter)
 		total += models[i].value;
 	}
 	check_total(trees, nr_trees, total, carry);
-	CHECK(percpu_counter_tree_slack(trees) >= slack);
+	CHECK(counter_tree_slack(trees) >= slack);
 	if (!under_way) {
-		CHECK(percpu_counter_tree_slack(trees) == slack);
+		CHECK(counter_tree_slack(trees) == slack);
 		CHECK(slack <= MAX_COUNTERS * (long)shape.bound);
 	}
 }
@@ -205,7 +205,7 @@ static void leave(void)
 
 static void add(unsigned int cpu, unsigned int counter, long amount)
 {
-	struct percpu_counter_tree *tree = &trees[counter];
+	struct counter_tree *tree = &trees[counter];
 	struct under_way u = { under_way, counter, amount, 1, { cpu } };
 	struct model *model = &models[counter];
 	struct way expected, way;
@@ -219,7 +219,7 @@ static void add(unsigned int cpu, unsigned int counter, long amount)
 
 	under_way = &u;
 	enter(cpu);
-	percpu_counter_tree_add(tree, amount);
+	counter_tree_add(tree, amount);
 	leave();
 	under_way = u.outer;
 
@@ -243,9 +243,9 @@ static void spread(unsigned int cpu, unsigned int fail)
 	record(STEP_SPREAD, cpu, 0, fail);
 	hosted_memory.fail = fail;
 	enter(cpu);
-	ret = best ? percpu_counter_tree_spread_many(trees, nr_trees, GFP_KERNEL) :
-		     percpu_counter_tree_spread_shape(trees, nr_trees, &shape,
-						      GFP_KERNEL);
+	ret = best ? counter_tree_spread_many(trees, nr_trees, GFP_KERNEL) :
+		     counter_tree_spread_shape(trees, nr_trees, &shape,
+					       GFP_KERNEL);
 	leave();
 	hosted_memory.fail = 0;
 	CHECK(!ret || (ret == -ENOMEM && !was_spread));
@@ -254,8 +254,8 @@ static void spread(unsigned int cpu, unsigned int fail)
 	if (ret)
 		return;
 	for (unsigned int i = 0; i < nr_trees; i++) {
-		CHECK(percpu_counter_tree_is_spread(&trees[i]));
-		CHECK(percpu_counter_tree_bytes(&trees[i]));
+		CHECK(counter_tree_is_spread(&trees[i]));
+		CHECK(counter_tree_bytes(&trees[i]));
 	}
 }
 
@@ -266,7 +266,7 @@ static void read_sum(unsigned int cpu, unsigned int counter)
 
 	record(STEP_READ, cpu, counter, 0);
 	enter(cpu);
-	sum = percpu_counter_tree_precise_sum(&trees[counter]);
+	sum = counter_tree_precise_sum(&trees[counter]);
 	leave();
 	/* What moves up meanwhile is missed, and never counted twice. */
 	if (!under_way && !model->down)
@@ -439,8 +439,8 @@ static void make_machine(void)
 	static const unsigned int batches[] = {
 		2, 3, 5, 31, 32, 33, 64, 100, 257, 1000,
 	};
-	unsigned int shift[PERCPU_COUNTER_TREE_MAX_LEVELS];
-	unsigned int batch[PERCPU_COUNTER_TREE_MAX_LEVELS];
+	unsigned int shift[COUNTER_TREE_MAX_LEVELS];
+	unsigned int batch[COUNTER_TREE_MAX_LEVELS];
 	unsigned int byte = next_byte(), nr = 0;
 
 	nr_trees = 1 + byte % MAX_COUNTERS;
@@ -451,7 +451,7 @@ static void make_machine(void)
 	byte = next_byte();
 	best = byte % 2;
 	if (best) {
-		percpu_counter_tree_init_shape(&shape, nr_cpu_ids);
+		counter_tree_init_shape(&shape, nr_cpu_ids);
 		return;
 	}
 	for (unsigned int at = 0; nr < byte / 2 % 7 && at <= 9; nr++) {
@@ -476,7 +476,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	memset(models, 0, sizeof(*models) * nr_trees);
 	memset(used, 0, sizeof(used));
 	slack = 0;
-	percpu_counter_tree_init_many(trees, nr_trees);
+	counter_tree_init_many(trees, nr_trees);
 	nr_steps = 0;
 	while (input.left && nr_steps < MAX_STEPS / 2)
 		step();
@@ -484,7 +484,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (unsigned int i = 0; i < nr_trees; i++)
 		values[i] = models[i].value;
 	check_counters(trees, nr_trees, &shape, values);
-	percpu_counter_tree_destroy_many(trees, nr_trees);
+	counter_tree_destroy_many(trees, nr_trees);
 	CHECK(!is_spread());
 	CHECK(!hosted_memory.nr);
 
