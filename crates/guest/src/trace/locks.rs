@@ -3,7 +3,7 @@
 //! unmapped; from kprobe events in a trace instance of their own.
 //!
 //! There are three probes: entry of and return from `queued_spin_lock_slowpath`, which only a contended
-//! acquisition enters, and entry of `unmap_page_range`. `lock:contention_begin` is no substitute: it misses a
+//! acquisition enters, and entry of [`UNMAPS`]. `lock:contention_begin` is no substitute: it misses a
 //! single waiter. Neither is the `stacktrace` trigger: unwinding under a contended lock adds to the
 //! contention. Instead the return address identifies the function that acquires the lock. Where that is one
 //! of the lock's own wrappers, which arm64 has inlined, it is the next return address on the stack, of which
@@ -15,10 +15,12 @@ use std::io::{BufRead as _, BufReader};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use crate::trace::tracefs::{Clock, Probe, Trace, events, field};
+use crate::trace::tracefs::{Clock, Probe, Trace, events, field, first_function};
 
 pub use crate::trace::tracefs::Lost;
 
+/// What unmaps a range; its third argument is the first address. The second name is that of Linux 7.3.
+const UNMAPS: [&str; 2] = ["unmap_page_range", "__zap_vma_range"];
 const SLOW_PATH: &str = "queued_spin_lock_slowpath";
 /// Words recorded from the stack of a contended acquisition: more than any lock wrapper pushes.
 const STACK_WORDS: usize = 8;
@@ -54,7 +56,7 @@ pub struct Acquisition {
     pub kind: Kind,
 }
 
-/// One call of `unmap_page_range`.
+/// One call of [`UNMAPS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unmap {
     /// The thread.
@@ -119,7 +121,7 @@ impl LockTrace {
         let probes = [
             Probe { name: LEAVE, kind: "r", what: format!("{SLOW_PATH} {}", words.join(" ")) },
             Probe { name: ENTER, kind: "p", what: format!("{SLOW_PATH} lock=$arg1:x64") },
-            Probe { name: UNMAP, kind: "p", what: "unmap_page_range start=$arg3:x64".to_owned() },
+            Probe { name: UNMAP, kind: "p", what: format!("{} start=$arg3:x64", first_function(&UNMAPS)?) },
         ];
         Ok(Self { trace: Trace::new("memreap", Clock::Mono, &probes)?, symbols })
     }
@@ -302,6 +304,7 @@ fn kind(caller: &str) -> Kind {
                 "__page_cache_release",
                 "release_pages",
                 "lru_",
+                "lruvec_",
                 // Functions of the topics. Not all of their locks are LRU locks; counting too many is better
                 // than too few.
                 "memreap_",
