@@ -5,6 +5,8 @@
  * CPU that a worker takes from other tasks.
  */
 #define _GNU_SOURCE
+#include <linux/sched.h>
+
 #include "../kselftest_harness.h"
 #include "expedite.h"
 
@@ -354,6 +356,42 @@ TEST_F_TIMEOUT(value, switched_off, LIMIT)
 	ASSERT_EQ(park(&victim, kill_plain), 0);
 	EXPECT_TRUE(memory_returns(victim.pid, 0));
 }
+
+#ifdef CLONE_PIDFD_AUTOKILL
+/* Dies with the last user of a file, which sends no signal of its own. */
+TEST_F_TIMEOUT(value, killed_by_closing_its_pidfd, LIMIT)
+{
+	int pidfd, other, ready[2];
+	struct clone_args args = {
+		.flags = CLONE_PIDFD | CLONE_PIDFD_AUTOKILL | CLONE_AUTOREAP,
+		.pidfd = (uintptr_t)&pidfd,
+	};
+	struct told told;
+	char byte;
+	pid_t pid;
+
+	ASSERT_TRUE(write_file(MIN_KBYTES, MIN_TEXT));
+	ASSERT_EQ(pipe(ready), 0);
+	pid = syscall(__NR_clone3, &args, sizeof(args));
+	if (!pid) {
+		if (!map(LARGE, MAP_PRIVATE | MAP_POPULATE) ||
+		    write(ready[1], "", 1) != 1)
+			_exit(1);
+		for (;;)
+			pause();
+	}
+	ASSERT_GT(pid, 0);
+	close(ready[1]);
+	ASSERT_EQ(read(ready[0], &byte, 1), 1);
+	other = pidfd_of(pid, 0);
+	ASSERT_GE(other, 0);
+	close(pidfd);
+	EXPECT_TRUE(pidfd_exits(other, PATIENCE));
+	ASSERT_TRUE(wait_all_done(pid, &told));
+	EXPECT_EQ(told.taken, 1);
+	EXPECT_STREQ(told.by, "size");
+}
+#endif
 
 static int kill_by_term(struct victim *v)
 {

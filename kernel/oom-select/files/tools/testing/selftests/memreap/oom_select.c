@@ -277,15 +277,21 @@ static bool use_up(struct _test_data_oom *self, const char *cgroup, size_t size)
 static bool run_into_limit(struct _test_data_oom *self)
 {
 	const char *cgroup = self->cgroup;
-	long current = cgroup_memory(cgroup);
-	bool done;
+	long current = cgroup_memory(cgroup), before = kills(cgroup);
+	bool used, done;
 
 	trace_clear();
 	if (current < 0 ||
 	    cgroup_write_number(cgroup, "memory.max", current + 2 * (long)MIB))
 		return false;
 	measure(self);
-	done = use_up(self, cgroup, 64 * MIB) && first_choice(&self->choice);
+	used = use_up(self, cgroup, 64 * MIB);
+	done = used && first_choice(&self->choice);
+	if (!done)
+		ksft_print_msg("of %ld bytes %ld are left after %ld kills%s\n",
+			       current, cgroup_memory(cgroup),
+			       kills(cgroup) - before,
+			       used ? ", no choice was traced" : "");
 	cgroup_write(cgroup, "memory.max", "max");
 
 	return done;
@@ -316,12 +322,17 @@ static int victim_of(struct _test_data_oom *self)
 			if (!waitid(P_PID, choice->pid, &info, WEXITED) &&
 			    info.si_code == CLD_KILLED)
 				victim = i;
+			else
+				ksft_print_msg("the chosen one: code %d\n",
+					       info.si_code);
 			contender[i].pid = 0;
 		} else if (contender[i].pid > 0 &&
 			   waitpid(contender[i].pid, NULL, WNOHANG) > 0) {
 			contender[i].pid = 0;
 		}
 	}
+	if (victim < 0)
+		ksft_print_msg("%ld was chosen\n", choice->pid);
 
 	return victim;
 }
