@@ -5,7 +5,9 @@ use anyhow::Result;
 use clap::Args;
 
 use lab::context::Context;
-use lab::kernel::{self, Tree, Variant};
+use lab::kernel::{Tree, Variant};
+
+use super::arms;
 
 /// Build kernels, unless the cache has them, and print the paths of the bzImages
 #[derive(Args)]
@@ -20,9 +22,10 @@ pub struct BuildArgs {
 
 /// Builds the kernels, and returns the exit code.
 pub fn run(ctx: &Context, args: &BuildArgs) -> Result<u8> {
-    for tree in Tree::of_series(ctx).filter(|&t| args.arm.is_none_or(|arm| arm == t)) {
-        let kernel = kernel::build(ctx, tree, args.variant)?;
-        println!("{}", kernel.bzimage.display());
+    let trees = args.arm.map_or_else(|| Tree::of_series(ctx).collect(), |tree| vec![tree]);
+    for tree in trees {
+        let (arm, _) = arms::built(ctx, tree, args.variant, "")?;
+        println!("{}", arm.bzimage.display());
     }
     Ok(0)
 }
