@@ -47,7 +47,6 @@ static unsigned int swap_put_slots(struct swap_info_struct *si,
 {
 	unsigned char *map = si->swap_map + offset;
 	struct swap_cluster_info *ci;
-	unsigned char usage = 0;
 	bool cached = false;
 	unsigned int i, n;
 
@@ -59,6 +58,8 @@ static unsigned int swap_put_slots(struct swap_info_struct *si,
 		for (n = 0; i + n < nr && map[i + n] == 1; n++)
 			WRITE_ONCE(map[i + n], SWAP_HAS_CACHE);
 		if (!n) {
+			unsigned char usage;
+
 			n = 1;
 			if (WARN_ON_ONCE(!map[i]))
 				continue;
