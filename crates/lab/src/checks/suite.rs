@@ -111,6 +111,8 @@ const CHECKS: &[Check] = &[
         "lab build --variant debug --arm memreap"),
     check("build-debug-7.3", TEST_FULL, "the changed debug kernel of Linux 7.3 builds",
         "lab --series 7.3 build --variant debug --arm memreap"),
+    check("build-7.3", TEST_FULL, "the changed kernel of Linux 7.3 builds",
+        "lab --series 7.3 build --arm memreap"),
     check("guests", TEST_FULL, "guests that fail on purpose or run out of memory under the daemon",
         "cargo test --package lab --test *"),
     check("patches", &[Tier::Full], "the exported patches apply and build one by one",
@@ -131,6 +133,8 @@ const CHECKS: &[Check] = &[
         "lab selftests --variant slim --stress-seconds 2 ours mm/mrelease_test").reuse(Reuse::PerGuest),
     check("selftests", &[Tier::Test], "our selftests in the changed debug kernel",
         "lab selftests --variant debug --stress-seconds 4 ours").reuse(Reuse::PerGuest),
+    check("selftests-slim-7.3", &[Tier::Test], "our selftests in the changed kernel of Linux 7.3",
+        "lab --series 7.3 selftests --variant slim --stress-seconds 2 ours").reuse(Reuse::PerGuest),
     check("selftests-7.3", &[Tier::Full], "our selftests in the changed debug kernel of Linux 7.3",
         "lab --series 7.3 selftests --variant debug --stress-seconds 4 ours").reuse(Reuse::PerGuest),
     check("selftests-storms", &[Tier::Full], "our selftests in the changed debug kernel, with longer storms and races",
@@ -496,6 +500,7 @@ mod tests {
             "mrelease" => "selftests-slim",
             "selftests-slim" => "selftests",
             "selftests" => "selftests-storms",
+            "selftests-slim-7.3" => "selftests-7.3",
             name => name,
         };
         let part_of = |name, tier| CHECKS.iter().any(|c| c.name == name && c.tiers.contains(&tier));
