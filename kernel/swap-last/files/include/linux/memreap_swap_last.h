@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#ifndef _LINUX_MEMREAP_SWAP_LAST_H
+#define _LINUX_MEMREAP_SWAP_LAST_H
+
+#include <linux/atomic.h>
+#include <linux/mm_types.h>
+
+struct mmu_gather;
+struct seq_file;
+
+#ifdef CONFIG_MEMREAP_SWAP_LAST
+
+extern atomic_long_t memreap_swap_waiting;
+
+bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
+		       int *counted);
+bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t table);
+void memreap_swap_hand_over(struct mmu_gather *tlb);
+bool memreap_swap_release_some(void);
+void memreap_swap_release_all(void);
+void memreap_swap_vmstat(struct seq_file *m);
+
+/*
+ * Somebody needs what slots that wait hold. Returns whether some of them were
+ * released, so that it may try again.
+ */
+static inline bool memreap_swap_help(void)
+{
+	return atomic_long_read(&memreap_swap_waiting) &&
+	       memreap_swap_release_some();
+}
+
+#else
+
+static inline bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte,
+				     unsigned int nr, int *counted)
+{
+	return false;
+}
+
+static inline bool memreap_swap_keep_table(struct mmu_gather *tlb,
+					   pgtable_t table)
+{
+	return false;
+}
+
+static inline void memreap_swap_hand_over(struct mmu_gather *tlb)
+{
+}
+
+static inline bool memreap_swap_help(void)
+{
+	return false;
+}
+
+static inline void memreap_swap_release_all(void)
+{
+}
+
+static inline void memreap_swap_vmstat(struct seq_file *m)
+{
+}
+
+#endif /* CONFIG_MEMREAP_SWAP_LAST */
+
+#endif /* _LINUX_MEMREAP_SWAP_LAST_H */

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Release the swap slots of a dying process after its exit.
+ *
+ * A slot costs more to release than a page, and frees less memory. An exit
+ * leaves them where they are, in its page tables, and these to a worker: there
+ * is nothing to allocate and nothing to copy. What waits counts as in use, and is
+ * charged to the same cgroups, until it has been released.
+ *
+ * So any task that needs what waits releases some of it, before it fails, kills
+ * or uses a slower device: whoever allocates a slot, reclaim, a cgroup at its
+ * limit, swapoff. Nobody waits for the worker.
+ */
+#include <linux/list.h>
+#include <linux/memcontrol.h>
+#include <linux/memreap_swap_last.h>
+#include <linux/mm.h>
+#include <linux/sched/cputime.h>
+#include <linux/sched/signal.h>
+#include <linux/seq_file.h>
+#include <linux/shrinker.h>
+#include <linux/swap.h>
+#include <linux/swapops.h>
+#include <linux/workqueue.h>
+#include <linux/zswap.h>
+
+#include <asm/pgalloc.h>
+#include <asm/tlb.h>
+
+#include "charge.h"
+#include "compat.h"
+#include "switch.h"
+
+#define CREATE_TRACE_POINTS
+#include <trace/events/memreap_swap_last.h>
+
+static DEFINE_STATIC_KEY_TRUE(swap_last_key);
+
+/* In a page table, whose flags have no other use: it holds slots that wait. */
+#define PG_HOLDS_SLOTS		PG_workingset
+
+/* Page tables of processes that are gone. */
+static LIST_HEAD(waiting_tables);
+static DEFINE_SPINLOCK(waiting_lock);
+
+/* Slots in these page tables. */
+atomic_long_t memreap_swap_waiting;
+EXPORT_SYMBOL_GPL(memreap_swap_waiting);
+
+static atomic_long_t nr_waited;
+static atomic_long_t nr_helped;
+
+static void release_work(struct work_struct *work);
+static DECLARE_WORK(release_worker, release_work);
+static struct workqueue_struct *release_wq;
+
+/* --- At the exit --- */
+
+/**
+ * memreap_swap_keep - leave the swap entries of a dying process where they are
+ * @tlb: of the process, or of one that frees its memory beside it
+ * @pte: the first entry, its page table locked
+ * @nr: entries, all of swap
+ * @counted: where the caller counts them
+ *
+ * What zswap holds is charged to a cgroup, whose limit it may be that kills.
+ *
+ * Return: false if they have to be put now.
+ */
+bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
+		       int *counted)
+{
+	struct ptdesc *table = virt_to_ptdesc(pte);
+
+	/* A reaper beside the exit: they may have been left, and counted. */
+	if (!tlb->fullmm)
+		return test_bit(PG_HOLDS_SLOTS, &table->pt_flags.f);
+	if (!static_branch_likely(&swap_last_key) || !release_wq ||
+	    !zswap_never_enabled())
+		return false;
+	if (!test_and_set_bit(PG_HOLDS_SLOTS, &table->pt_flags.f))
+		table->pt_index = 0;
+	table->pt_index += nr;
+	*counted -= nr;
+
+	return true;
+}
+
+/**
+ * memreap_swap_keep_table - keep a page table if it holds slots
+ * @tlb: of the process
+ * @token: the page table, to which nothing refers any more
+ *
+ * Return: false if it has to be freed as usual.
+ */
+bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t token)
+{
+	struct ptdesc *table = page_ptdesc(token);
+
+	if (!test_and_clear_bit(PG_HOLDS_SLOTS, &table->pt_flags.f))
+		return false;
+	list_add_tail(&table->pt_list, &tlb->kept);
+	tlb->nr_kept += table->pt_index;
+
+	return true;
+}
+
+/**
+ * memreap_swap_hand_over - have a worker release what was kept
+ * @tlb: of the process, of which no CPU has anything in its TLB any more
+ */
+void memreap_swap_hand_over(struct mmu_gather *tlb)
+{
+	if (list_empty(&tlb->kept))
+		return;
+	trace_memreap_swap_wait(tlb->mm, tlb->nr_kept);
+	atomic_long_add(tlb->nr_kept, &nr_waited);
+	/* Before they can be taken. */
+	atomic_long_add(tlb->nr_kept, &memreap_swap_waiting);
+	spin_lock(&waiting_lock);
+	list_splice_tail(&tlb->kept, &waiting_tables);
+	spin_unlock(&waiting_lock);
+	queue_work(release_wq, &release_worker);
+}
+
+/* --- Release --- */
+
+static void put_slots(pte_t *pte)
+{
+	for (unsigned int i = 0, nr; i < PTRS_PER_PTE; i += nr) {
+		pte_t ptent = ptep_get(pte + i);
+		softleaf_t entry = softleaf_from_pte(ptent);
+
+		nr = 1;
+		if (!softleaf_is_swap(entry))
+			continue;
+		nr = swap_pte_batch(pte + i, PTRS_PER_PTE - i, ptent);
+		swap_put_entries_direct(entry, nr);
+	}
+}
+
+/* The page table is charged to the cgroup of its process. */
+static void charge_owner(struct ptdesc *table, u64 ns)
+{
+#ifdef CONFIG_MEMCG
+	struct mem_cgroup *memcg;
+
+	rcu_read_lock();
+	memcg = folio_memcg(ptdesc_folio(table));
+	if (memcg)
+		memreap_charge_cpu(memcg->css.cgroup, ns);
+	rcu_read_unlock();
+#endif
+}
+
+/* Releases the slots of the table that came first; returns how many. */
+static unsigned int release_table(enum memreap_swap_by by)
+{
+	struct ptdesc *table;
+	unsigned int pages;
+	u64 runtime;
+
+	spin_lock(&waiting_lock);
+	table = list_first_entry_or_null(&waiting_tables, struct ptdesc,
+					 pt_list);
+	if (table)
+		list_del(&table->pt_list);
+	spin_unlock(&waiting_lock);
+	if (!table)
+		return 0;
+
+	runtime = task_sched_runtime(current);
+	put_slots(ptdesc_address(table));
+	if (by == SWAP_BY_WORKER)
+		charge_owner(table, task_sched_runtime(current) - runtime);
+	else
+		atomic_long_add(table->pt_index, &nr_helped);
+	pages = table->pt_index;
+	pagetable_dtor_free(table);
+	atomic_long_sub(pages, &memreap_swap_waiting);
+	trace_memreap_swap_release(by, pages);
+
+	return pages;
+}
+
+static void release_work(struct work_struct *work)
+{
+	while (release_table(SWAP_BY_WORKER))
+		cond_resched();
+}
+
+/**
+ * memreap_swap_release_some - release a few slots, for a task that needs one
+ *
+ * Return: false if there were none.
+ */
+bool memreap_swap_release_some(void)
+{
+	return release_table(SWAP_BY_NEED);
+}
+EXPORT_SYMBOL_GPL(memreap_swap_release_some);
+
+/**
+ * memreap_swap_release_all - release all that waits
+ *
+ * For swapoff, which would not find slots of processes that are gone.
+ */
+void memreap_swap_release_all(void)
+{
+	while (release_table(SWAP_BY_SWAPOFF))
+		cond_resched();
+}
+
+/* --- Memory that waiting slots hold --- */
+
+static unsigned long release_count(struct shrinker *shrinker,
+				   struct shrink_control *sc)
+{
+	return atomic_long_read(&memreap_swap_waiting);
+}
+
+/* In pieces, between which a task that has been killed stops. */
+static unsigned long release_scan(struct shrinker *shrinker,
+				  struct shrink_control *sc)
+{
+	unsigned long done = 0;
+	unsigned int pages;
+
+	while (done < sc->nr_to_scan && !fatal_signal_pending(current)) {
+		pages = release_table(SWAP_BY_NEED);
+		if (!pages)
+			break;
+		done += pages;
+		cond_resched();
+	}
+
+	return done ?: SHRINK_STOP;
+}
+
+/* --- Settings and counters --- */
+
+/**
+ * memreap_swap_vmstat - print this topic's lines of /proc/vmstat
+ * @m: the file
+ */
+void memreap_swap_vmstat(struct seq_file *m)
+{
+	seq_put_decimal_ull(m, "swap_last_waited ",
+			    atomic_long_read(&nr_waited));
+	seq_put_decimal_ull(m, "\nswap_last_helped ",
+			    atomic_long_read(&nr_helped));
+	seq_put_decimal_ull(m, "\nswap_last_waiting ",
+			    atomic_long_read(&memreap_swap_waiting));
+	seq_putc(m, '\n');
+}
+
+static const struct memreap_switch swap_last_switch = {
+	.key = &swap_last_key.key,
+	.wq = &release_wq,
+};
+
+memreap_switch_param(swap_last, &swap_last_switch);
+MODULE_PARM_DESC(swap_last,
+		 "Release swap slots of dying processes after their exit (default: Y)");
+
+/* A hypervisor of Xen knows of each page table for as long as it is one. */
+static bool __init tables_are_ours(void)
+{
+#ifdef CONFIG_XEN_PV
+	return !cpu_feature_enabled(X86_FEATURE_XENPV);
+#else
+	return true;
+#endif
+}
+
+static int __init swap_last_init(void)
+{
+	struct shrinker *shrinker;
+
+	if (!tables_are_ours())
+		return 0;
+	shrinker = shrinker_alloc(0, "memreap-swap");
+	if (!shrinker)
+		return -ENOMEM;
+	shrinker->count_objects = release_count;
+	shrinker->scan_objects = release_scan;
+	/* What waits is of no use to anybody. */
+	shrinker->seeks = 0;
+	shrinker_register(shrinker);
+	release_wq = alloc_workqueue("memreap_swap",
+				     WQ_UNBOUND | WQ_MEM_RECLAIM | WQ_SYSFS, 1);
+
+	return release_wq ? 0 : -ENOMEM;
+}
+subsys_initcall(swap_last_init);

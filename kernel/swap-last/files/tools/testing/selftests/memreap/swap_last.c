@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * Swap slots of dying processes: that they wait for the worker, that all are
+ * released and no others, and that nobody who needs them waits for the worker,
+ * which some tests keep from running.
+ */
+#define _GNU_SOURCE
+#include <sched.h>
+
+#include "../kselftest_harness.h"
+#include "region.h"
+#include "trace.h"
+#include "zram.h"
+
+#define EVENTS		"memreap_swap_last"
+#define SWITCH		"/sys/module/memreap/parameters/swap_last"
+#define WORKER		"/sys/devices/virtual/workqueue/memreap_swap/cpumask"
+#define SERVER		DEBUGFS "/sched/fair_server/cpu1/runtime"
+#define RT_RUNTIME	"/proc/sys/kernel/sched_rt_runtime_us"
+#define RCU_STALL	"/sys/module/rcupdate/parameters/rcu_cpu_stall_suppress"
+
+/* Seconds for a test, on a busy host that emulates a kernel full of checks. */
+#define LIMIT		300
+/* Attempts to swap pages out, 1 ms apart. */
+#define PAGE_OUT_TRIES	1000
+
+#define SWAP_SIZE	(64 * MIB)
+#define SIZE		(4 * MIB)
+#define PAGES		((long)(SIZE / PAGE))
+/* Swap space that one victim fills: a page of it is the header. */
+#define TIGHT_SIZE	(SIZE + MIB)
+
+static struct region memory;
+static struct victim victim;
+
+/* --- Memory in swap --- */
+
+static long vm_swap(void)
+{
+	return read_number("/proc/self/status", "VmSwap:") * 1024 / (long)PAGE;
+}
+
+static enum verdict swap_out(void *arg)
+{
+	struct region *r = arg;
+	long before = vm_swap();
+
+	if (region_fill(r) != GOOD)
+		return BAD;
+	for (int i = 0; i < PAGE_OUT_TRIES; i++) {
+		if (!madvise(r->mem, r->size, MADV_PAGEOUT) &&
+		    vm_swap() - before >= (long)(r->size / PAGE))
+			return GOOD;
+		put_on_lru();
+		usleep(1000);
+	}
+	dprintf(STDOUT_FILENO, "# %ld of %zu pages are in swap\n",
+		vm_swap() - before, r->size / PAGE);
+
+	return BAD;
+}
+
+static const struct victim_ops in_swap = { &memory, swap_out, region_check };
+
+/* Slots in use, those that wait among them; of all devices, or of one. */
+static long used(const char *device)
+{
+	FILE *f = fopen("/proc/swaps", "re");
+	char line[512], name[256];
+	long kib, sum = 0;
+
+	while (f && fgets(line, sizeof(line), f)) {
+		/* Filename Type Size Used Priority */
+		if (sscanf(line, "%255s %*s %*d %ld", name, &kib) == 2 &&
+		    (!device || !strcmp(name, device)))
+			sum += kib * 1024 / (long)PAGE;
+	}
+	if (f)
+		fclose(f);
+
+	return sum;
+}
+
+static long waited(void)
+{
+	return read_number("/proc/vmstat", "swap_last_waited ");
+}
+
+static long helped(void)
+{
+	return read_number("/proc/vmstat", "swap_last_helped ");
+}
+
+static long waiting(void)
+{
+	return read_number("/proc/vmstat", "swap_last_waiting ");
+}
+
+/* --- Set-up and teardown --- */
+
+/**
+ * struct settings - before a test
+ * @on: the switch
+ * @worker: CPUs of the worker
+ * @rt: sched_rt_runtime_us
+ * @server: guarantee for ordinary tasks on CPU 1, in ns per second
+ * @hog: keeps the worker from running
+ */
+struct settings {
+	char on[8];
+	char worker[32];
+	char rt[16];
+	char server[16];
+	pid_t hog;
+};
+
+FIXTURE(swap) {
+	struct cgroups cgroups;
+	struct settings settings;
+	long waited;
+	long helped;
+};
+
+/* A zram device that was added for the tests; -1: none. */
+static int added = -1;
+
+static void __attribute__((constructor)) begin(void)
+{
+	if (geteuid() || access(SWITCH, F_OK))
+		return;
+	trace_begin(EVENTS);
+	if (access(zram_device(1), F_OK))
+		added = read_number("/sys/class/zram-control/hot_add", NULL);
+}
+
+static void __attribute__((destructor)) end(void)
+{
+	char text[16];
+
+	if (getpid() != trace_owner || added < 0)
+		return;
+	snprintf(text, sizeof(text), "%d", added);
+	write_file("/sys/class/zram-control/hot_remove", text);
+}
+
+FIXTURE_SETUP(swap)
+{
+	struct settings *s = &self->settings;
+	const char *missing;
+
+	if (access(SWITCH, F_OK))
+		SKIP(return, "no memreap.swap_last in this kernel");
+	if (geteuid())
+		SKIP(return, "needs root");
+	if (read_number("/proc/meminfo", "SwapTotal:"))
+		SKIP(return, "there is swap in use, which the tests would disturb");
+	if (access(zram_device(0), F_OK) || access(zram_device(1), F_OK))
+		SKIP(return, "no two zram devices to swap to");
+	missing = cgroups_begin(&self->cgroups, "+memory");
+	if (missing)
+		SKIP(return, "%s", missing);
+	ASSERT_TRUE(read_file(SWITCH, s->on, sizeof(s->on)));
+	ASSERT_TRUE(write_file(SWITCH, "Y"));
+	ASSERT_TRUE(read_file(WORKER, s->worker, sizeof(s->worker)));
+	memory = (struct region){
+		.size = SIZE, .seed = 1, .cgroup = self->cgroups.top
+	};
+	self->waited = waited();
+	self->helped = helped();
+}
+
+static void release_worker(struct settings *s)
+{
+	kill_and_wait(s->hog);
+	s->hog = 0;
+	if (s->server[0])
+		write_file(SERVER, s->server);
+	if (s->rt[0]) {
+		write_file(RT_RUNTIME, s->rt);
+		write_file(RCU_STALL, "0");
+		write_file(WORKER, s->worker);
+	}
+}
+
+FIXTURE_TEARDOWN_PARENT(swap)
+{
+	if (!self->settings.on[0])
+		return;
+	release_worker(&self->settings);
+	cgroups_end(&self->cgroups);
+	EXPECT_TRUE(within(PATIENCE, !waiting()));
+	/* With a lost slot, swapoff would never end. */
+	EXPECT_TRUE(within(PATIENCE, !used(NULL))) {
+		TH_LOG("%ld slots are in use", used(NULL));
+	}
+	if (!used(NULL)) {
+		swapoff(zram_device(0));
+		swapoff(zram_device(1));
+		within(PATIENCE, zram_reset(0) && zram_reset(1));
+	}
+	write_file(SWITCH, self->settings.on);
+	EXPECT_NO_COMPLAINT(kmsg);
+}
+
+/* --- They wait, and are released --- */
+
+static bool is_gone(struct victim *v)
+{
+	bool gone = pidfd_exits(v->pidfd, PATIENCE);
+
+	waitpid(v->pid, NULL, __WALL);
+	victim_close(v);
+
+	return gone;
+}
+
+static int by_cgroup(struct victim *v)
+{
+	return cgroup_write(memory.cgroup, "cgroup.kill", "1");
+}
+
+static void killed(struct __test_metadata *_metadata,
+		   struct _test_data_swap *self, int (*how)(struct victim *v),
+		   size_t size)
+{
+	struct region mine = { .size = SIZE, .seed = 2 };
+	const struct victim_ops ops = { &mine, swap_out, region_check };
+	struct victim neighbour;
+
+	ASSERT_TRUE(zram_on(0, SWAP_SIZE, 5));
+	/* Its slots are in the same clusters. */
+	ASSERT_EQ(victim_start(&neighbour, &ops), GOOD);
+	memory.size = size;
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	ASSERT_EQ(how(&victim), 0);
+	EXPECT_TRUE(is_gone(&victim));
+	EXPECT_TRUE(within(PATIENCE, !waiting()));
+	/* A page that was locked meanwhile keeps its slot, as in stock. */
+	EXPECT_GE(waited() - self->waited, (long)(size / PAGE));
+	EXPECT_TRUE(within(PATIENCE, used(NULL) == PAGES)) {
+		TH_LOG("%ld slots are in use", used(NULL));
+	}
+	EXPECT_EQ(victim_check(&neighbour), GOOD);
+	victim_end(&neighbour);
+}
+
+TEST_F_TIMEOUT(swap, killed, LIMIT)
+{
+	killed(_metadata, self, kill_plain, SIZE);
+}
+
+TEST_F_TIMEOUT(swap, killed_with_its_cgroup, LIMIT)
+{
+	killed(_metadata, self, by_cgroup, 4 * SIZE);
+}
+
+TEST_F_TIMEOUT(swap, killed_with_one_page, LIMIT)
+{
+	killed(_metadata, self, kill_plain, PAGE);
+}
+
+/* Each slot is released by its exit or by a reaper beside it, and counted once. */
+TEST_F_TIMEOUT(swap, reaped_meanwhile, LIMIT)
+{
+	struct stress stress = { .min_rounds = 4 };
+
+	if (!mrelease_supported())
+		SKIP(return, "no process_mrelease");
+	ASSERT_TRUE(zram_on(0, SWAP_SIZE, 5));
+	memory.size = 4 * SIZE;
+	while (stress_continues(&stress)) {
+		ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+		ASSERT_EQ(kill_plain(&victim), 0);
+		while (!mrelease(victim.pidfd))
+			;
+		EXPECT_TRUE(is_gone(&victim));
+		EXPECT_TRUE(within(PATIENCE, !used(NULL) && !waiting()));
+	}
+}
+
+/* What others also refer to stays as it is. */
+TEST_F_TIMEOUT(swap, a_child_keeps_its_slots, LIMIT)
+{
+	int talk[2], status;
+	pid_t parent;
+	char byte;
+
+	ASSERT_TRUE(zram_on(0, SWAP_SIZE, 5));
+	ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, talk), 0);
+	parent = fork();
+	ASSERT_GE(parent, 0);
+	if (!parent) {
+		if (swap_out(&memory) != GOOD)
+			_exit(1);
+		if (fork())
+			_exit(0);
+		/* Until the parent is gone. */
+		if (read(talk[1], &byte, 1) != 1)
+			_exit(1);
+		byte = region_check(&memory);
+		_exit(write(talk[1], &byte, 1) != 1);
+	}
+	close(talk[1]);
+	ASSERT_EQ(waitpid(parent, &status, 0), parent);
+	ASSERT_EQ(status, 0);
+	EXPECT_TRUE(within(PATIENCE, waited() - self->waited >= PAGES &&
+				     !waiting()));
+	EXPECT_EQ(used(NULL), PAGES);
+	ASSERT_EQ(write(talk[0], "x", 1), 1);
+	ASSERT_EQ(read(talk[0], &byte, 1), 1);
+	EXPECT_EQ(byte, GOOD);
+	close(talk[0]);
+	EXPECT_TRUE(within(PATIENCE, !used(NULL)));
+}
+
+/* Nothing waits of what is alive, or while it is switched off. */
+TEST_F_TIMEOUT(swap, released_at_once, LIMIT)
+{
+	pid_t pid;
+
+	ASSERT_TRUE(zram_on(0, SWAP_SIZE, 5));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid)
+		_exit(swap_out(&memory) != GOOD ||
+		      munmap(memory.mem, memory.size) ||
+		      used(NULL) > PAGES / 2);
+	EXPECT_TRUE(exits_cleanly(pid));
+	EXPECT_EQ(waited(), self->waited);
+
+	ASSERT_TRUE(write_file(SWITCH, "N"));
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	victim_end(&victim);
+	EXPECT_EQ(waited(), self->waited);
+	EXPECT_EQ(used(NULL), 0);
+}
+
+/* --- Nobody waits for the worker --- */
+
+static void hog_main(void)
+{
+	struct sched_param param = { .sched_priority = 1 };
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	alarm(60);
+	if (!run_on(1) || sched_setscheduler(0, SCHED_FIFO, &param))
+		_exit(1);
+	for (;;)
+		;
+}
+
+/* Keeps the worker from running: CPU 1, the only one it may use, is busy. */
+static bool hold_worker(struct settings *s)
+{
+	pid_t pid;
+
+	mount_debugfs(DEBUGFS "/sched");
+	if (!read_file(RT_RUNTIME, s->rt, sizeof(s->rt)) ||
+	    !write_file(RT_RUNTIME, "-1") || !write_file(WORKER, "2") ||
+	    !run_on(0))
+		return false;
+	write_file(RCU_STALL, "1");
+	/* Without that file there is no such guarantee. */
+	if (read_file(SERVER, s->server, sizeof(s->server)))
+		write_file(SERVER, "0");
+	/* It shares the settings. */
+	pid = fork();
+	if (!pid)
+		hog_main();
+	s->hog = pid;
+	usleep(50000);
+
+	return pid > 0 && !waitpid(pid, NULL, WNOHANG);
+}
+
+/* Kills a victim whose slots wait until somebody needs them. */
+#define LEAVE_SLOTS_WAITING(size)					\
+do {									\
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)				\
+		SKIP(return, "needs two CPUs");				\
+	ASSERT_TRUE(zram_on(0, size, 10));				\
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);		\
+	ASSERT_TRUE(hold_worker(&self->settings));			\
+	ASSERT_EQ(kill_plain(&victim), 0);				\
+	ASSERT_TRUE(is_gone(&victim));					\
+	ASSERT_GE(waiting(), PAGES);					\
+} while (0)
+
+TEST_F_TIMEOUT(swap, swapoff_releases_them, LIMIT)
+{
+	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	EXPECT_EQ(swapoff(zram_device(0)), 0);
+	EXPECT_EQ(waiting(), 0);
+}
+
+TEST_F_TIMEOUT(swap, reclaim_releases_them, LIMIT)
+{
+	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	ASSERT_TRUE(write_file("/proc/sys/vm/drop_caches", "2"));
+	EXPECT_EQ(waiting(), 0);
+	EXPECT_EQ(used(NULL), 0);
+}
+
+/* A full device has room for whoever swaps out. */
+TEST_F_TIMEOUT(swap, a_full_device, LIMIT)
+{
+	LEAVE_SLOTS_WAITING(TIGHT_SIZE);
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	EXPECT_GE(helped() - self->helped, PAGES / 2);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	victim_end(&victim);
+}
+
+/* Live pages go to no slower device for their sake. */
+TEST_F_TIMEOUT(swap, the_faster_device, LIMIT)
+{
+	ASSERT_TRUE(zram_on(1, SWAP_SIZE, 5));
+	LEAVE_SLOTS_WAITING(TIGHT_SIZE);
+	EXPECT_EQ(used(zram_device(1)), 0);
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	EXPECT_EQ(used(zram_device(1)), 0);
+	victim_end(&victim);
+}
+
+/* They are charged until they are released, which a limit does not forbid. */
+TEST_F_TIMEOUT(swap, the_limit_of_a_cgroup, LIMIT)
+{
+	const char *cgroup = self->cgroups.top;
+
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", TIGHT_SIZE), 0);
+	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	EXPECT_GE(helped() - self->helped, PAGES / 2);
+	victim_end(&victim);
+}
+
+/* The OOM killer of a cgroup kills nobody while slots wait. */
+TEST_F_TIMEOUT(swap, a_cgroup_out_of_memory, LIMIT)
+{
+	const char *cgroup = self->cgroups.top;
+	struct region more = { .size = 15 * MIB, .seed = 3, .cgroup = cgroup };
+	const struct victim_ops ops = { &more, region_fill, region_check };
+
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", TIGHT_SIZE), 0);
+	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
+	/* It fits with what the victim leaves behind, and not without. */
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 0);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	victim_end(&victim);
+}
+
+TEST_HARNESS_MAIN
