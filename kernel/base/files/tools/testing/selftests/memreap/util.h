@@ -30,6 +30,19 @@
 /* Limit in ms for what a busy host needs to emulate a kernel full of checks. */
 #define PATIENCE	30000
 
+/* Whether the kernel is of this version or a newer one. */
+static inline bool kernel_since(unsigned int major, unsigned int minor)
+{
+	unsigned int is[2] = {};
+	struct utsname name;
+
+	if (uname(&name))
+		return false;
+	sscanf(name.release, "%u.%u", &is[0], &is[1]);
+
+	return is[0] > major || (is[0] == major && is[1] >= minor);
+}
+
 /*
  * With PREEMPT_RT, a task may be preempted while it has a page table locked. If
  * it is not allowed to run, others wait for it, whoever they are.

@@ -7,7 +7,6 @@
  */
 #define _GNU_SOURCE
 #include <pthread.h>
-#include <sys/utsname.h>
 
 #include "../kselftest_harness.h"
 #include "cgroup.h"
@@ -399,19 +398,10 @@ TEST_F_TIMEOUT(oom, the_largest_is_killed, LIMIT)
 	EXPECT_EQ(miss, 0);
 }
 
-/* Whether the kernel sums up sizes exactly without the topic, too: from 7.3 on. */
-static bool stock_is_exact(void)
-{
-	unsigned int major, minor;
-	struct utsname name;
-
-	if (uname(&name) || sscanf(name.release, "%u.%u", &major, &minor) != 2)
-		return false;
-
-	return major > 7 || (major == 7 && minor >= 3);
-}
-
-/* Shows that approximate sizes mislead in these populations. */
+/*
+ * Shows that approximate sizes mislead in these populations. From 7.3 on, the
+ * kernel sums sizes up exactly without the topic, too.
+ */
 TEST_F_TIMEOUT(oom, without_it_others_are, LIMIT)
 {
 	bool done;
@@ -421,7 +411,7 @@ TEST_F_TIMEOUT(oom, without_it_others_are, LIMIT)
 	done = first_miss(self, &miss);
 	ASSERT_TRUE(write_file(SWITCH, "1"));
 	ASSERT_TRUE(done);
-	EXPECT_EQ(miss > 0, !stock_is_exact());
+	EXPECT_EQ(miss > 0, !kernel_since(7, 3));
 }
 
 TEST_F_TIMEOUT(oom, adjustments_count, LIMIT)
