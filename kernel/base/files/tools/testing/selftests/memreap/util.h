@@ -33,12 +33,12 @@
 /* Whether the kernel is of this version or a newer one. */
 static inline bool kernel_since(unsigned int major, unsigned int minor)
 {
-	unsigned int is[2] = {};
+	unsigned int is[2];
 	struct utsname name;
 
-	if (uname(&name))
+	if (uname(&name) ||
+	    sscanf(name.release, "%u.%u", &is[0], &is[1]) != 2)
 		return false;
-	sscanf(name.release, "%u.%u", &is[0], &is[1]);
 
 	return is[0] > major || (is[0] == major && is[1] >= minor);
 }
