@@ -19,10 +19,11 @@ use crate::kernel::{Tree, Variant, build, config, make};
 use crate::progress::Step;
 
 /// Where sparse reports of a topic's file what it reports of stock's, for another function: the conditional locking of
-/// folios_put_refs() and of swap clusters, any use of folio_walk_start(), and the inline function that reads the counter
+/// folios_put_refs(), in mm/folio.c since 7.3, and of swap clusters, any use of folio_walk_start(), and the inline function that reads the counter
 /// of dump_task().
-const COUNTERPARTS: [(&str, &str); 4] = [
+const COUNTERPARTS: [(&str, &str); 5] = [
     ("mm/memreap/release.c:", "mm/swap.c:"),
+    ("mm/memreap/release.c:", "mm/folio.c:"),
     ("mm/memreap/expedite_futex.c:", "mm/ksm.c:"),
     ("mm/memreap/swap_free_batch.c:", "mm/swapfile.c:"),
     ("include/linux/memreap_oom.h:", "include/linux/mm.h:"),
@@ -200,7 +201,8 @@ impl Lint<'_> {
         let [mut of_stock, added] = self.objects()?;
         let all: BTreeSet<PathBuf> = of_stock.union(&added).cloned().collect();
         // For the counterparts.
-        of_stock.insert("mm/swap.o".into());
+        let theirs = ["mm/swap", "mm/folio"].into_iter().filter(|name| stock.join(format!("{name}.c")).is_file());
+        of_stock.extend(theirs.map(|name| PathBuf::from(format!("{name}.o"))));
         let mut found = Vec::new();
         for (tree, objects) in [(stock, &of_stock), (self.tree, &all)] {
             let target = self.target(tree, "slim", "x86", "");
@@ -305,9 +307,9 @@ fn beyond(stock: &[String], now: &[String]) -> Vec<String> {
     let nameless = |line: &str| patterns.quoted.replace_all(line, "''").into_owned();
     let known: HashSet<String> = stock.iter().map(|line| nameless(line)).collect();
     let is_new = |line: &&String| {
-        let counterpart = COUNTERPARTS.iter().find(|(ours, _)| line.starts_with(ours));
-        let line = counterpart.map_or_else(|| line.to_string(), |(ours, theirs)| line.replacen(ours, theirs, 1));
-        !known.contains(&nameless(&line))
+        let counterparts = COUNTERPARTS.iter().filter(|(ours, _)| line.starts_with(ours));
+        let mut lines = counterparts.map(|(ours, theirs)| line.replacen(ours, theirs, 1)).chain([line.to_string()]);
+        !lines.any(|line| known.contains(&nameless(&line)))
     };
     now.iter().filter(is_new).cloned().collect()
 }
