@@ -15,6 +15,7 @@
 #include <linux/memcontrol.h>
 #include <linux/memreap_swap_last.h>
 #include <linux/mm.h>
+#include <linux/pgalloc.h>
 #include <linux/sched/cputime.h>
 #include <linux/sched/signal.h>
 #include <linux/seq_file.h>
@@ -24,7 +25,6 @@
 #include <linux/workqueue.h>
 #include <linux/zswap.h>
 
-#include <asm/pgalloc.h>
 #include <asm/tlb.h>
 
 #include "charge.h"

@@ -156,6 +156,8 @@ FIXTURE_SETUP(swap)
 		SKIP(return, "there is swap in use, which the tests would disturb");
 	if (access(zram_device(0), F_OK) || access(zram_device(1), F_OK))
 		SKIP(return, "no two zram devices to swap to");
+	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)
+		SKIP(return, "needs a CPU for the worker");
 	missing = cgroups_begin(&self->cgroups, "+memory");
 	if (missing)
 		SKIP(return, "%s", missing);
@@ -374,28 +376,24 @@ static bool hold_worker(struct settings *s)
 }
 
 /* Kills a victim whose slots wait until somebody needs them. */
-#define LEAVE_SLOTS_WAITING(size)					\
-do {									\
-	if (sysconf(_SC_NPROCESSORS_ONLN) < 2)				\
-		SKIP(return, "needs two CPUs");				\
-	ASSERT_TRUE(zram_on(0, size, 10));				\
-	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);		\
-	ASSERT_TRUE(hold_worker(&self->settings));			\
-	ASSERT_EQ(kill_plain(&victim), 0);				\
-	ASSERT_TRUE(is_gone(&victim));					\
-	ASSERT_GE(waiting(), PAGES);					\
-} while (0)
+static bool leave_slots_waiting(struct _test_data_swap *self, size_t size)
+{
+	return zram_on(0, size, 10) &&
+	       victim_start(&victim, &in_swap) == GOOD &&
+	       hold_worker(&self->settings) && !kill_plain(&victim) &&
+	       is_gone(&victim) && waiting() >= PAGES;
+}
 
 TEST_F_TIMEOUT(swap, swapoff_releases_them, LIMIT)
 {
-	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	EXPECT_EQ(swapoff(zram_device(0)), 0);
 	EXPECT_EQ(waiting(), 0);
 }
 
 TEST_F_TIMEOUT(swap, reclaim_releases_them, LIMIT)
 {
-	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	ASSERT_TRUE(write_file("/proc/sys/vm/drop_caches", "2"));
 	EXPECT_EQ(waiting(), 0);
 	EXPECT_EQ(used(NULL), 0);
@@ -404,7 +402,7 @@ TEST_F_TIMEOUT(swap, reclaim_releases_them, LIMIT)
 /* A full device has room for whoever swaps out. */
 TEST_F_TIMEOUT(swap, a_full_device, LIMIT)
 {
-	LEAVE_SLOTS_WAITING(TIGHT_SIZE);
+	ASSERT_TRUE(leave_slots_waiting(self, TIGHT_SIZE));
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	EXPECT_GE(helped() - self->helped, PAGES / 2);
 	EXPECT_EQ(victim_check(&victim), GOOD);
@@ -415,7 +413,7 @@ TEST_F_TIMEOUT(swap, a_full_device, LIMIT)
 TEST_F_TIMEOUT(swap, the_faster_device, LIMIT)
 {
 	ASSERT_TRUE(zram_on(1, SWAP_SIZE, 5));
-	LEAVE_SLOTS_WAITING(TIGHT_SIZE);
+	ASSERT_TRUE(leave_slots_waiting(self, TIGHT_SIZE));
 	EXPECT_EQ(used(zram_device(1)), 0);
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	EXPECT_EQ(used(zram_device(1)), 0);
@@ -428,7 +426,7 @@ TEST_F_TIMEOUT(swap, the_limit_of_a_cgroup, LIMIT)
 	const char *cgroup = self->cgroups.top;
 
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", TIGHT_SIZE), 0);
-	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	EXPECT_GE(helped() - self->helped, PAGES / 2);
 	victim_end(&victim);
@@ -442,7 +440,7 @@ TEST_F_TIMEOUT(swap, a_cgroup_out_of_memory, LIMIT)
 	const struct victim_ops ops = { &more, region_fill, region_check };
 
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", TIGHT_SIZE), 0);
-	LEAVE_SLOTS_WAITING(SWAP_SIZE);
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
 	/* It fits with what the victim leaves behind, and not without. */
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
