@@ -535,7 +535,7 @@ static int expedite_min_handler(const struct ctl_table *table, int write,
 	return ret;
 }
 
-static const struct ctl_table expedite_sysctls[] = {
+static struct ctl_table expedite_sysctls[] = {
 	{
 		.procname	= "expedite_min_kbytes",
 		.data		= &expedite_min_kbytes,
