@@ -15,7 +15,7 @@ use std::io::{BufRead as _, BufReader};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
-use crate::trace::tracefs::{Clock, Probe, Trace, events, field, first_function};
+use crate::trace::tracefs::{Clock, Probe, Trace, events, field};
 
 pub use crate::trace::tracefs::Lost;
 
@@ -116,12 +116,12 @@ impl LockTrace {
     /// # Errors
     /// When tracefs is not mounted, or the kernel lacks what the probes need; the message says which.
     pub fn new() -> Result<Self> {
-        let symbols = Symbols::read("/proc/kallsyms")?;
+        let symbols = Symbols::read()?;
         let words: Vec<_> = (0..STACK_WORDS).map(|i| format!("w{i}=$stack{i}:x64")).collect();
         let probes = [
             Probe { name: LEAVE, kind: "r", what: format!("{SLOW_PATH} {}", words.join(" ")) },
             Probe { name: ENTER, kind: "p", what: format!("{SLOW_PATH} lock=$arg1:x64") },
-            Probe { name: UNMAP, kind: "p", what: format!("{} start=$arg3:x64", first_function(&UNMAPS)?) },
+            Probe { name: UNMAP, kind: "p", what: format!("{} start=$arg3:x64", symbols.first_of(&UNMAPS)?) },
         ];
         Ok(Self { trace: Trace::new("memreap", Clock::Mono, &probes)?, symbols })
     }
@@ -138,17 +138,28 @@ impl LockTrace {
     }
 }
 
+/// Where the kernel lists its symbols.
+const SYMBOLS: &str = "/proc/kallsyms";
+
 /// The kernel's functions by address.
-struct Symbols {
+pub(super) struct Symbols {
     /// Start and name, by ascending start. The last one is the end of the text.
     functions: Vec<(u64, Box<str>)>,
 }
 
 impl Symbols {
-    /// Reads the file up to the end of the kernel's text, which comes early in it.
-    fn read(path: &str) -> Result<Self> {
-        let file = BufReader::new(File::open(path).with_context(|| path.to_owned())?);
-        Self::from_lines(file.lines()).with_context(|| format!("{path}: needs CONFIG_KALLSYMS and root"))
+    /// Reads [`SYMBOLS`] up to the end of the kernel's text, which comes early in it.
+    pub(super) fn read() -> Result<Self> {
+        let file = BufReader::new(File::open(SYMBOLS).context(SYMBOLS)?);
+        Self::from_lines(file.lines()).with_context(|| format!("{SYMBOLS}: needs CONFIG_KALLSYMS and root"))
+    }
+
+    /// Returns the first of these functions that the kernel has, for what has another name, or has been inlined, in
+    /// some versions.
+    pub(super) fn first_of<'a>(&self, names: &[&'a str]) -> Result<&'a str> {
+        let has = |name: &str| self.functions.iter().any(|(_, function)| &**function == name);
+        let first = names.iter().copied().find(|name| has(name));
+        first.with_context(|| format!("{SYMBOLS}: none of {}", names.join(", ")))
     }
 
     fn from_lines(lines: impl Iterator<Item = std::io::Result<String>>) -> Result<Self> {
@@ -463,6 +474,15 @@ ffffffff81900000 D never_read
         assert_eq!(s.returns_to(0xffff_ffff_8000_0000), None);
         assert_eq!(s.returns_to(0xffff_ffff_8190_0010), None);
         assert_eq!(s.returns_to(0), None);
+    }
+
+    #[test]
+    fn the_first_function_that_exists_is_found() {
+        let s = symbols();
+        assert_eq!(s.first_of(&["gone", "drain_pages_zone", "folios_put_refs"]).unwrap(), "drain_pages_zone");
+        // Data, and what comes after the text.
+        let error = s.first_of(&["__per_cpu_start", "never_read"]).unwrap_err();
+        assert_eq!(error.to_string(), "/proc/kallsyms: none of __per_cpu_start, never_read");
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::collections::HashMap;
 
 use anyhow::{Context as _, Result};
 
-use crate::trace::tracefs::{Clock, Probe, Trace, events, first_function};
+use crate::trace::locks::Symbols;
+use crate::trace::tracefs::{Clock, Probe, Trace, events};
 
 /// What takes the lock; in Linux 7.3 the second one calls no other.
 const LOCKS: [&str; 2] = ["__pte_offset_map_lock", "pte_offset_map_lock"];
@@ -23,7 +24,7 @@ const COUNTED: &str = "rss_stat";
 /// # Errors
 /// When `work` fails, an event was lost ([`crate::trace::tracefs::Lost`]), or no lock was held.
 pub fn longest(tids: &[i32], work: impl FnOnce() -> Result<()>) -> Result<u64> {
-    let locked = Probe { name: LOCKED, kind: "r", what: first_function(&LOCKS)?.to_owned() };
+    let locked = Probe { name: LOCKED, kind: "r", what: Symbols::read()?.first_of(&LOCKS)?.to_owned() };
     let mut trace = Trace::new("pte_lock", Clock::Mono, &[locked])?;
     trace.add_event("kmem/rss_stat");
     let ((), text) = trace.record(work)?;

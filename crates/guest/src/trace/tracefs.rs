@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Kprobe events in a trace instance of their own: create, record or count them, and check for losses.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
@@ -96,23 +96,6 @@ pub struct Trace {
 /// Whether the kernel has this static event, `system/event`.
 pub fn has_event(event: &str) -> bool {
     Path::new(TRACEFS).join("events").join(event).is_dir()
-}
-
-/// Returns the first of these functions that the kernel has, for what has another name, or has been inlined, in some
-/// versions.
-///
-/// # Errors
-/// When it has none of them, and when /proc/kallsyms cannot be read.
-pub fn first_function<'a>(names: &[&'a str]) -> Result<&'a str> {
-    const FILE: &str = "/proc/kallsyms";
-    let symbols = fs::read_to_string(FILE).context(FILE)?;
-    // Of code, not of data: "ffffffff811f10b0 t __zap_vma_range".
-    let functions: HashSet<&str> = symbols
-        .lines()
-        .filter_map(|line| line.split_once(" t ").or_else(|| line.split_once(" T ")).map(|(_, name)| name))
-        .collect();
-    let first = names.iter().find(|name| functions.contains(**name));
-    first.copied().with_context(|| format!("{FILE}: none of {}", names.join(", ")))
 }
 
 impl Trace {

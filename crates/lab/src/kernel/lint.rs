@@ -19,8 +19,8 @@ use crate::kernel::{Tree, Variant, build, config, make};
 use crate::progress::Step;
 
 /// Where sparse reports of a topic's file what it reports of stock's, for another function: the conditional locking of
-/// folios_put_refs(), in mm/folio.c since 7.3, and of swap clusters, any use of folio_walk_start(), and the inline function that reads the counter
-/// of dump_task().
+/// folios_put_refs(), in mm/folio.c since 7.3, and of swap clusters, any use of folio_walk_start(), and the inline
+/// function that reads the counter of dump_task().
 const COUNTERPARTS: [(&str, &str); 5] = [
     ("mm/memreap/release.c:", "mm/swap.c:"),
     ("mm/memreap/release.c:", "mm/folio.c:"),
@@ -200,9 +200,9 @@ impl Lint<'_> {
     fn check_warnings(&mut self, stock: &Path) -> Result<()> {
         let [mut of_stock, added] = self.objects()?;
         let all: BTreeSet<PathBuf> = of_stock.union(&added).cloned().collect();
-        // For the counterparts.
-        let theirs = ["mm/swap", "mm/folio"].into_iter().filter(|name| stock.join(format!("{name}.c")).is_file());
-        of_stock.extend(theirs.map(|name| PathBuf::from(format!("{name}.o"))));
+        let counterparts = COUNTERPARTS.iter().filter_map(|(_, theirs)| theirs.strip_suffix(".c:"));
+        let there = counterparts.filter(|name| stock.join(format!("{name}.c")).is_file());
+        of_stock.extend(there.map(|name| PathBuf::from(format!("{name}.o"))));
         let mut found = Vec::new();
         for (tree, objects) in [(stock, &of_stock), (self.tree, &all)] {
             let target = self.target(tree, "slim", "x86", "");

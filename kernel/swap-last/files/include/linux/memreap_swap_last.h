@@ -20,14 +20,18 @@ bool memreap_swap_release_some(void);
 void memreap_swap_release_all(void);
 void memreap_swap_vmstat(struct seq_file *m);
 
+static inline bool memreap_swap_waits(void)
+{
+	return atomic_long_read(&memreap_swap_waiting);
+}
+
 /*
  * Somebody needs what slots that wait hold. Returns whether some of them were
  * released, so that it may try again.
  */
 static inline bool memreap_swap_help(void)
 {
-	return atomic_long_read(&memreap_swap_waiting) &&
-	       memreap_swap_release_some();
+	return memreap_swap_waits() && memreap_swap_release_some();
 }
 
 #else
@@ -46,6 +50,11 @@ static inline bool memreap_swap_keep_table(struct mmu_gather *tlb,
 
 static inline void memreap_swap_hand_over(struct mmu_gather *tlb)
 {
+}
+
+static inline bool memreap_swap_waits(void)
+{
+	return false;
 }
 
 static inline bool memreap_swap_help(void)

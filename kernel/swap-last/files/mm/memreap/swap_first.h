@@ -25,7 +25,7 @@ static inline int swap_first_prio(const struct plist_head *head)
  */
 static inline void memreap_swap_before_alloc(void)
 {
-	while (IS_ENABLED(CONFIG_MEMREAP_SWAP_LAST) &&
+	while (memreap_swap_waits() &&
 	       swap_first_prio(&swap_avail_head) >
 	       swap_first_prio(&swap_active_head) && memreap_swap_help())
 		;

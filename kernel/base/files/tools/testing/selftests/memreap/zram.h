@@ -74,4 +74,48 @@ static inline bool zram_off(int nr)
 	return !swapoff(zram_device(nr)) && within(PATIENCE, zram_reset(nr));
 }
 
+/*
+ * Slots in use, those that wait to be released among them. Of all devices, or of
+ * @device.
+ */
+static inline long swap_used_of(const char *device)
+{
+	FILE *f = fopen("/proc/swaps", "re");
+	char line[512], name[256];
+	long used, sum = 0;
+
+	/* Filename Type Size Used Priority, in KiB */
+	while (f && fgets(line, sizeof(line), f)) {
+		if (sscanf(line, "%255s %*s %*d %ld", name, &used) == 2 &&
+		    (!device || !strcmp(name, device)))
+			sum += used * 1024 / (long)PAGE;
+	}
+	if (f)
+		fclose(f);
+
+	return sum;
+}
+
+/* A device that was added for the tests of a program; -1: none. */
+static int zram_added = -1;
+static pid_t zram_owner;
+
+/* For a constructor: adds zram1 if it is missing, until the program ends. */
+static inline void zram_add(void)
+{
+	zram_owner = getpid();
+	if (access(zram_device(1), F_OK))
+		zram_added = read_number("/sys/class/zram-control/hot_add", NULL);
+}
+
+static void __attribute__((destructor)) zram_remove(void)
+{
+	char text[16];
+
+	if (getpid() != zram_owner || zram_added < 0)
+		return;
+	snprintf(text, sizeof(text), "%d", zram_added);
+	write_file("/sys/class/zram-control/hot_remove", text);
+}
+
 #endif /* _SELFTESTS_MEMREAP_ZRAM_H */

@@ -102,28 +102,7 @@ static inline long swap_cached(void)
 #define SLOTS_OF_A_CPU	64
 #define SLOTS_OF_CPUS	(2 * SLOTS_OF_A_CPU * sysconf(_SC_NPROCESSORS_ONLN))
 
-/*
- * Slots in use, those that wait among them: what waits counts as free. Of all
- * devices, or of @device.
- */
-static inline long swap_used_of(const char *device)
-{
-	FILE *f = fopen("/proc/swaps", "re");
-	char line[512], name[256];
-	long used, sum = 0;
-
-	/* Filename Type Size Used Priority, in KiB */
-	while (f && fgets(line, sizeof(line), f)) {
-		if (sscanf(line, "%255s %*s %*d %ld", name, &used) == 2 &&
-		    (!device || !strcmp(name, device)))
-			sum += used * 1024 / (long)PAGE;
-	}
-	if (f)
-		fclose(f);
-
-	return sum;
-}
-
+/* What waits counts as free, and is in use, too. */
 static inline long swap_used(void)
 {
 	return swap_used_of(NULL);
@@ -223,26 +202,12 @@ static inline long cgroup_swap(const char *cgroup)
 
 /* --- The kernel while a test runs --- */
 
-/* A zram device that was added for the tests; -1: none. */
-static int added = -1;
-
 static void __attribute__((constructor)) world_once(void)
 {
 	if (geteuid() || access(DEFER, F_OK))
 		return;
 	trace_begin(EVENTS);
-	if (access(zram_device(1), F_OK))
-		added = read_number("/sys/class/zram-control/hot_add", NULL);
-}
-
-static void __attribute__((destructor)) world_at_last(void)
-{
-	char text[16];
-
-	if (getpid() != trace_owner || added < 0)
-		return;
-	snprintf(text, sizeof(text), "%d", added);
-	write_file("/sys/class/zram-control/hot_remove", text);
+	zram_add();
 }
 
 /**

@@ -62,25 +62,6 @@ static enum verdict swap_out(void *arg)
 
 static const struct victim_ops in_swap = { &memory, swap_out, region_check };
 
-/* Slots in use, those that wait among them; of all devices, or of one. */
-static long used(const char *device)
-{
-	FILE *f = fopen("/proc/swaps", "re");
-	char line[512], name[256];
-	long kib, sum = 0;
-
-	while (f && fgets(line, sizeof(line), f)) {
-		/* Filename Type Size Used Priority */
-		if (sscanf(line, "%255s %*s %*d %ld", name, &kib) == 2 &&
-		    (!device || !strcmp(name, device)))
-			sum += kib * 1024 / (long)PAGE;
-	}
-	if (f)
-		fclose(f);
-
-	return sum;
-}
-
 static long waited(void)
 {
 	return read_number("/proc/vmstat", "swap_last_waited ");
@@ -121,26 +102,12 @@ FIXTURE(swap) {
 	long helped;
 };
 
-/* A zram device that was added for the tests; -1: none. */
-static int added = -1;
-
 static void __attribute__((constructor)) begin(void)
 {
 	if (geteuid() || access(SWITCH, F_OK))
 		return;
 	trace_begin(EVENTS);
-	if (access(zram_device(1), F_OK))
-		added = read_number("/sys/class/zram-control/hot_add", NULL);
-}
-
-static void __attribute__((destructor)) end(void)
-{
-	char text[16];
-
-	if (getpid() != trace_owner || added < 0)
-		return;
-	snprintf(text, sizeof(text), "%d", added);
-	write_file("/sys/class/zram-control/hot_remove", text);
+	zram_add();
 }
 
 FIXTURE_SETUP(swap)
@@ -192,10 +159,10 @@ FIXTURE_TEARDOWN_PARENT(swap)
 	cgroups_end(&self->cgroups);
 	EXPECT_TRUE(within(PATIENCE, !waiting()));
 	/* With a lost slot, swapoff would never end. */
-	EXPECT_TRUE(within(PATIENCE, !used(NULL))) {
-		TH_LOG("%ld slots are in use", used(NULL));
+	EXPECT_TRUE(within(PATIENCE, !swap_used_of(NULL))) {
+		TH_LOG("%ld slots are in use", swap_used_of(NULL));
 	}
-	if (!used(NULL)) {
+	if (!swap_used_of(NULL)) {
 		swapoff(zram_device(0));
 		swapoff(zram_device(1));
 		within(PATIENCE, zram_reset(0) && zram_reset(1));
@@ -205,16 +172,6 @@ FIXTURE_TEARDOWN_PARENT(swap)
 }
 
 /* --- They wait, and are released --- */
-
-static bool is_gone(struct victim *v)
-{
-	bool gone = pidfd_exits(v->pidfd, PATIENCE);
-
-	waitpid(v->pid, NULL, __WALL);
-	victim_close(v);
-
-	return gone;
-}
 
 static int by_cgroup(struct victim *v)
 {
@@ -235,12 +192,12 @@ static void killed(struct __test_metadata *_metadata,
 	memory.size = size;
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	ASSERT_EQ(how(&victim), 0);
-	EXPECT_TRUE(is_gone(&victim));
+	EXPECT_EQ(victim_status(&victim), SIGKILL);
 	EXPECT_TRUE(within(PATIENCE, !waiting()));
 	/* A page that was locked meanwhile keeps its slot, as in stock. */
 	EXPECT_GE(waited() - self->waited, (long)(size / PAGE));
-	EXPECT_TRUE(within(PATIENCE, used(NULL) == PAGES)) {
-		TH_LOG("%ld slots are in use", used(NULL));
+	EXPECT_TRUE(within(PATIENCE, swap_used_of(NULL) == PAGES)) {
+		TH_LOG("%ld slots are in use", swap_used_of(NULL));
 	}
 	EXPECT_EQ(victim_check(&neighbour), GOOD);
 	victim_end(&neighbour);
@@ -275,8 +232,8 @@ TEST_F_TIMEOUT(swap, reaped_meanwhile, LIMIT)
 		ASSERT_EQ(kill_plain(&victim), 0);
 		while (!mrelease(victim.pidfd))
 			;
-		EXPECT_TRUE(is_gone(&victim));
-		EXPECT_TRUE(within(PATIENCE, !used(NULL) && !waiting()));
+		EXPECT_EQ(victim_status(&victim), SIGKILL);
+		EXPECT_TRUE(within(PATIENCE, !swap_used_of(NULL) && !waiting()));
 	}
 }
 
@@ -307,12 +264,12 @@ TEST_F_TIMEOUT(swap, a_child_keeps_its_slots, LIMIT)
 	ASSERT_EQ(status, 0);
 	EXPECT_TRUE(within(PATIENCE, waited() - self->waited >= PAGES &&
 				     !waiting()));
-	EXPECT_EQ(used(NULL), PAGES);
+	EXPECT_EQ(swap_used_of(NULL), PAGES);
 	ASSERT_EQ(write(talk[0], "x", 1), 1);
 	ASSERT_EQ(read(talk[0], &byte, 1), 1);
 	EXPECT_EQ(byte, GOOD);
 	close(talk[0]);
-	EXPECT_TRUE(within(PATIENCE, !used(NULL)));
+	EXPECT_TRUE(within(PATIENCE, !swap_used_of(NULL)));
 }
 
 /* Nothing waits of what is alive, or while it is switched off. */
@@ -326,7 +283,7 @@ TEST_F_TIMEOUT(swap, released_at_once, LIMIT)
 	if (!pid)
 		_exit(swap_out(&memory) != GOOD ||
 		      munmap(memory.mem, memory.size) ||
-		      used(NULL) > PAGES / 2);
+		      swap_used_of(NULL) > PAGES / 2);
 	EXPECT_TRUE(exits_cleanly(pid));
 	EXPECT_EQ(waited(), self->waited);
 
@@ -334,7 +291,7 @@ TEST_F_TIMEOUT(swap, released_at_once, LIMIT)
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	victim_end(&victim);
 	EXPECT_EQ(waited(), self->waited);
-	EXPECT_EQ(used(NULL), 0);
+	EXPECT_EQ(swap_used_of(NULL), 0);
 }
 
 /* --- Nobody waits for the worker --- */
@@ -381,7 +338,7 @@ static bool leave_slots_waiting(struct _test_data_swap *self, size_t size)
 	return zram_on(0, size, 10) &&
 	       victim_start(&victim, &in_swap) == GOOD &&
 	       hold_worker(&self->settings) && !kill_plain(&victim) &&
-	       is_gone(&victim) && waiting() >= PAGES;
+	       victim_status(&victim) == SIGKILL && waiting() >= PAGES;
 }
 
 TEST_F_TIMEOUT(swap, swapoff_releases_them, LIMIT)
@@ -396,7 +353,7 @@ TEST_F_TIMEOUT(swap, reclaim_releases_them, LIMIT)
 	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	ASSERT_TRUE(write_file("/proc/sys/vm/drop_caches", "2"));
 	EXPECT_EQ(waiting(), 0);
-	EXPECT_EQ(used(NULL), 0);
+	EXPECT_EQ(swap_used_of(NULL), 0);
 }
 
 /* A full device has room for whoever swaps out. */
@@ -414,9 +371,9 @@ TEST_F_TIMEOUT(swap, the_faster_device, LIMIT)
 {
 	ASSERT_TRUE(zram_on(1, SWAP_SIZE, 5));
 	ASSERT_TRUE(leave_slots_waiting(self, TIGHT_SIZE));
-	EXPECT_EQ(used(zram_device(1)), 0);
+	EXPECT_EQ(swap_used_of(zram_device(1)), 0);
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
-	EXPECT_EQ(used(zram_device(1)), 0);
+	EXPECT_EQ(swap_used_of(zram_device(1)), 0);
 	victim_end(&victim);
 }
 
