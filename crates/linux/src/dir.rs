@@ -147,6 +147,12 @@ impl Dir {
         }
     }
 
+    /// Whether there is a file of this name that may be written.
+    pub fn may_write(&self, name: &CStr) -> bool {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.0, name, flags, Mode::empty()).is_ok()
+    }
+
     /// Whether there is something of this name.
     pub fn has(&self, name: &CStr) -> bool {
         rustix::fs::statat(&self.0, name, AtFlags::empty()).is_ok()

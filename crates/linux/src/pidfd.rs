@@ -54,6 +54,15 @@ impl PidFd {
         Ok(Self { fd, pid })
     }
 
+    /// Another handle on the same process.
+    ///
+    /// # Errors
+    /// When there is no room for another descriptor.
+    pub fn try_clone(&self) -> Result<Self> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(|e| Error::call("dup", self.pid, e))?;
+        Ok(Self { fd, pid: self.pid })
+    }
+
     /// The ID the handle was opened by. Another process may have it by now; see [`PidFd::pid`].
     pub fn opened_as(&self) -> Pid {
         self.pid

@@ -5,22 +5,29 @@
 //! ```text
 //! cargo build --release -p memreap
 //! cargo run --release -p memreap --example kill-race -- --mib 2048 --runs 20
+//! cargo run --release -p memreap --example kill-race -- --mib 4000 --processes 200 --runs 20
 //! ```
 //!
 //! A run is: a process gets its memory; the clock starts; the command is started (as a shell
 //! does, by its file); the clock stops when 90 % of the process's memory are free. Free is what
 //! /proc/zoneinfo says: free pages and those in per-CPU lists, where MemFree does not count them.
-//! The two commands take turns, in the order ABBA.
+//! The commands take turns, in the order ABBA.
+//!
+//! With several processes the memory is shared out among them, and they are in a cgroup (as root).
+//! Then there is a third command: a shell that writes to cgroup.kill, which is what `systemctl kill`
+//! has systemd do; and memreap is given the cgroup.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Parser;
+use linux::Root;
+use linux::cgroup::Hierarchy;
 use rustix::process::Signal;
 
 const STEP: Duration = Duration::from_micros(500);
@@ -33,9 +40,12 @@ const REST: Duration = Duration::from_millis(300);
 /// Compares the time until a process's memory is back: kill(1) against memreap kill.
 #[derive(Parser)]
 struct Args {
-    /// The victim's memory in MiB
+    /// The victims' memory in MiB, all together
     #[arg(long, default_value_t = 2048, value_parser = clap::value_parser!(u64).range(16..))]
     mib: u64,
+    /// Among so many processes
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    processes: u64,
     /// Runs of each command
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -63,46 +73,72 @@ fn main() -> Result<ExitCode> {
         None => std::env::current_exe()?.parent().and_then(|p| p.parent()).context("no folder")?.join("memreap"),
     };
     ensure!(memreap.exists(), "no {}; make it with: cargo build --release -p memreap", memreap.display());
+    ensure!(args.mib / args.processes >= 16, "less than 16 MiB for each process; try a greater --mib");
     ensure!(
         free()? > (args.mib << 20) + HEADROOM,
-        "not enough free memory for a victim of {} MiB; try a smaller --mib",
+        "not enough free memory for victims of {} MiB; try a smaller --mib",
         args.mib
     );
-    let options: Vec<&str> = ["kill", "--quiet"].into_iter().chain(args.options.iter().map(String::as_str)).collect();
-    let (mut plain, mut ours) = (Vec::new(), Vec::new());
-    for run in 0..args.runs {
-        let mut plain_turn = || run_once(args.mib, Command::new(&args.kill).arg("-KILL")).map(|ms| plain.push(ms));
-        let mut our_turn = || run_once(args.mib, Command::new(&memreap).args(&options)).map(|ms| ours.push(ms));
-        if run % 2 == 0 {
-            plain_turn()?;
-            our_turn()?;
-        } else {
-            our_turn()?;
-            plain_turn()?;
-        }
-        let last = plain.len() - 1;
-        println!("{:>3}: kill {:7.1} ms   memreap {:7.1} ms", run + 1, plain[last], ours[last]);
+    let cgroup = if args.processes > 1 { Some(Group::new()?) } else { None };
+    let mut ours = Command::new(&memreap);
+    ours.args(["kill", "--quiet"]).args(&args.options);
+    let mut plain = Command::new(&args.kill);
+    plain.arg("-KILL");
+    let mut commands = vec![("kill", plain, true), ("memreap", ours, cgroup.is_none())];
+    if let Some(Group(dir)) = &cgroup {
+        let path = Path::new("/").join(dir.file_name().context("no name")?);
+        commands[1].1.arg("--cgroup").arg(path);
+        let mut echo = Command::new("/bin/sh");
+        echo.arg("-c").arg(format!("echo 1 >{}/cgroup.kill", dir.display()));
+        commands.insert(1, ("cgroup.kill", echo, false));
     }
-    let slower = plain.iter().zip(&ours).filter(|(plain, ours)| ours > plain).count();
-    let (plain, ours) = (median(plain), median(ours));
-    println!(
-        "medians until 90 % of {} MiB are back: kill {plain:.1} ms, memreap {ours:.1} ms: {:.2}x; slower in {slower} of {}",
-        args.mib,
-        plain / ours,
-        args.runs
-    );
+    let mut times: Vec<Vec<f64>> = vec![Vec::new(); commands.len()];
+    for run in 0..args.runs {
+        let mut order: Vec<_> = (0..commands.len()).collect();
+        if run % 2 == 1 {
+            order.reverse();
+        }
+        for turn in order {
+            let (_, command, takes_pids) = &commands[turn];
+            times[turn].push(run_once(&args, cgroup.as_ref(), command, *takes_pids)?);
+        }
+        print!("{:>3}:", run + 1);
+        for ((name, ..), times) in commands.iter().zip(&times) {
+            print!(" {name} {:7.1} ms  ", times[times.len() - 1]);
+        }
+        println!();
+    }
+    println!("medians until 90 % of {} MiB in {} processes are back:", args.mib, args.processes);
+    let ours = times.last().context("no times")?.clone();
+    for ((name, ..), times) in commands.iter().zip(times) {
+        let slower = times.iter().zip(&ours).filter(|(theirs, ours)| ours > theirs).count();
+        let (theirs, median_ours) = (median(times), median(ours.clone()));
+        println!("  {name} {theirs:.1} ms: {:.2}x; memreap slower in {slower} of {}", theirs / median_ours, args.runs);
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Milliseconds from the start of a command until the memory of the process it kills is back.
-fn run_once(mib: u64, command: &mut Command) -> Result<f64> {
+/// Milliseconds from the start of a command until the memory of the processes it kills is back.
+fn run_once(args: &Args, cgroup: Option<&Group>, command: &Command, takes_pids: bool) -> Result<f64> {
     thread::sleep(REST);
-    let mut victim = Victim::new(mib)?;
+    let mib = args.mib / args.processes;
+    let mut victims = Vec::new();
+    for _ in 0..args.processes {
+        let victim = Victim::new(mib)?;
+        if let Some(Group(dir)) = cgroup {
+            fs::write(dir.join("cgroup.procs"), victim.0.id().to_string())?;
+        }
+        victims.push(victim);
+    }
     thread::sleep(REST);
-    command.arg(victim.0.id().to_string()).stdin(Stdio::null());
-    let goal = free()? + (mib << 20) / 10 * 9;
+    let mut now = Command::new(command.get_program());
+    now.args(command.get_args()).stdin(Stdio::null());
+    if takes_pids {
+        now.args(victims.iter().map(|victim| victim.0.id().to_string()));
+    }
+    let goal = free()? + (mib << 20) * args.processes / 10 * 9;
     let began = Instant::now();
-    let mut killer = command.spawn().with_context(|| format!("cannot start {command:?}"))?;
+    let mut killer = now.spawn().with_context(|| format!("cannot start {now:?}"))?;
     let back = loop {
         thread::sleep(STEP);
         if free()? >= goal {
@@ -111,9 +147,30 @@ fn run_once(mib: u64, command: &mut Command) -> Result<f64> {
         ensure!(began.elapsed() < LIMIT, "the memory is not back after {LIMIT:?}: is the machine busy?");
     };
     let status = killer.wait()?;
-    ensure!(status.success(), "{command:?}: {status}");
-    victim.0.wait()?;
+    ensure!(status.success(), "{now:?}: {status}");
+    for mut victim in victims {
+        victim.0.wait()?;
+    }
     Ok(back.as_secs_f64() * 1e3)
+}
+
+/// A cgroup, removed when dropped.
+struct Group(PathBuf);
+
+impl Group {
+    fn new() -> Result<Self> {
+        let hierarchy = Hierarchy::find(&Root::system())?.context("no cgroups v2")?;
+        let dir = hierarchy.path.join(format!("kill-race-{}", std::process::id()));
+        fs::create_dir(&dir).with_context(|| format!("{}: needs root", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Fails when a victim is in it that is dropped later.
+        let _ = fs::remove_dir(&self.0);
+    }
 }
 
 /// A child that holds its memory, killed when dropped.

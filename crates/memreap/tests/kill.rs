@@ -69,13 +69,13 @@ fn the_json_has_the_documented_fields() {
     };
     assert_eq!(
         keys(&json),
-        "after before command dry_run errors exit_code interrupted method signal_first threads \
-         timeout_seconds version victims"
+        "after before command dry_run errors exit_code interrupted method sets signal_first \
+         threads timeout_seconds version victims"
     );
     assert_eq!(
         keys(&json["victims"][0]),
         "bytes bytes_per_second comm exact exited_seconds method mrelease outcome pid ppid rss_anon seconds \
-         start_time swap uid"
+         set start_time swap uid"
     );
     assert_eq!(keys(&json["before"]), "anon available free swap_free");
     assert_eq!(keys(&json["signal_first"]), "grace_seconds signal");

@@ -84,6 +84,11 @@ impl Cgroup {
         self.0.write(c"cgroup.kill", b"1")
     }
 
+    /// Whether the caller may kill them so.
+    pub fn may_kill(&self) -> bool {
+        self.0.may_write(c"cgroup.kill")
+    }
+
     /// As [`Cgroup::kill`]; the kernel frees the memory as part of the kill. Needs the kernel topic
     /// `expedite`.
     ///

@@ -5,14 +5,14 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{OsStringValueParser, TypedValueParser as _};
+use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser as _};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use linux::Pid;
 
 use super::kill::plan::{Plan, Show};
 use crate::kill::target::Selector;
-use crate::kill::{FirstSignal, Method, SignalFirst};
+use crate::kill::{FirstSignal, Method, SetName, SignalFirst};
 use crate::units::parse_duration;
 
 /// How long a process has to act on the first signal when no time is given.
@@ -27,19 +27,29 @@ Names:
   executable. The kernel cuts comm after 15 bytes: a longer name is found by the other two.
   Nothing is matched in part, and threads are never targets.
 
+Many at once:
+  --tree, --cgroup, --unit and --user can be given several times. What is named so dies with all that
+  it starts meanwhile: the kernel kills a cgroup at once (cgroup.kill); others, and a cgroup of which
+  something is spared, are stopped (SIGSTOP) while they are found, and continued if they are spared.
+  A dry run stops nothing. With --signal-first, that is done after the grace time. Where processes
+  are started faster than they are found, what is known is killed after 2 s (exit code 5).
+  A cgroup's path begins below /sys/fs/cgroup. A unit is one of the system's manager for root, else
+  one of the user's own; without a suffix it is a service. A user is the real one, and not root.
+
 Safety:
   If any target is not found, not permitted, ambiguous or protected, no process is killed (see
   --keep-going). There is a pidfd on every process from the moment it is chosen: when its ID is
   reused by another process meanwhile, that one is not hit. PID 1, memreap itself and its ancestors
-  are protected (see --force); kernel threads cannot be killed at all.
+  are protected (see --force); kernel threads cannot be killed at all. A name, a tree, a cgroup, a
+  unit or a user never means memreap itself.
 
 Exit codes:
   0    killed, and all memory is back (or the process was dead already)
-  1    no such process
+  1    no such process, or a cgroup, unit or user without any
   2    wrong usage, or a method that this kernel does not have
   3    not permitted
   4    refused: the name fits several processes (--all), or the process is protected (--force)
-  5    still dying when the time was up
+  5    still dying when the time was up, or some that were started meanwhile are left
   6    dead, but the memory is held by another process that shares it
   70   internal error, or /proc cannot be read
   130  interrupted by Ctrl-C; what was killed stays killed
@@ -57,14 +67,18 @@ JSON, one object (sizes in bytes, times in seconds; fields may be added without 
   before, after         the system's anon, free, available, swap_free; after is null when nothing was
                         done
   victims               see below
+  sets                  of --tree and the like, each with kind, target, cgroup (path or null), at_once
+                        (by cgroup.kill)
   errors                target as typed or null, pid or null, message, kind: not_found,
-                        not_permitted, ambiguous, protected, kernel_thread, unsupported, system
+                        not_permitted, ambiguous, protected, kernel_thread, unsupported, not_empty,
+                        system
  Each victim:
   pid, start_time       together they are unique; the time is in clock ticks after boot
   comm                  its name, printable
   uid, ppid             effective user; parent or null
   rss_anon, swap        what it had
   bytes, exact          what comes back, and whether that is exact
+  set                   which of the sets it is of, from 0, or null
   outcome               killed, exited (after the first signal), gone (before any), zombie, shared,
                         dying, spared, refused, would_kill
   method                the one that worked: expedite, mrelease, plain, or null
@@ -76,7 +90,8 @@ JSON, one object (sizes in bytes, times in seconds; fields may be added without 
 Examples:
   memreap kill 4711
   memreap kill --signal-first SIGTERM --grace 5s postgres
-  memreap kill --all --dry-run chrome";
+  memreap kill --all --dry-run chrome
+  memreap kill --signal-first SIGTERM --unit job-4711.scope";
 
 const DOCTOR_AFTER_HELP: &str = "\
 Exit codes:
@@ -203,7 +218,10 @@ pub enum Command {
 #[command(
     after_help = MORE_IN_LONG_HELP,
     after_long_help = KILL_AFTER_HELP,
-    group = ArgGroup::new("who").args(["targets", "pids", "names"]).multiple(true).required(true)
+    group = ArgGroup::new("who")
+        .args(["targets", "pids", "names", "trees", "cgroups", "units", "users"])
+        .multiple(true)
+        .required(true)
 )]
 pub struct KillArgs {
     /// Process IDs (all digits) or names
@@ -215,6 +233,18 @@ pub struct KillArgs {
     /// A name, even if it is all digits
     #[arg(long = "name", value_name = "NAME", value_parser = OsStringValueParser::new().try_map(parse_name))]
     names: Vec<Selector>,
+    /// A process and all that descend from it
+    #[arg(long = "tree", value_name = "PID")]
+    trees: Vec<Pid>,
+    /// All processes of a cgroup and of those below it, by its path
+    #[arg(long = "cgroup", value_name = "PATH")]
+    cgroups: Vec<PathBuf>,
+    /// All processes of a systemd unit
+    #[arg(long = "unit", value_name = "NAME", value_parser = parse_unit)]
+    units: Vec<String>,
+    /// All processes of a user, by name or number
+    #[arg(long = "user", value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    users: Vec<String>,
     /// Kill all processes that a name fits
     #[arg(long, short)]
     all: bool,
@@ -256,6 +286,11 @@ impl KillArgs {
         let mut selectors = self.targets;
         selectors.extend(self.pids.into_iter().map(Selector::Pid));
         selectors.extend(self.names);
+        let trees = self.trees.into_iter().map(SetName::Tree);
+        let cgroups = self.cgroups.into_iter().map(SetName::Cgroup);
+        let units = self.units.into_iter().map(SetName::Unit);
+        let users = self.users.into_iter().map(SetName::User);
+        selectors.extend(trees.chain(cgroups).chain(units).chain(users).map(Selector::Set));
         Plan {
             selectors,
             all: self.all,
@@ -393,6 +428,14 @@ fn parse_target(text: OsString) -> Result<Selector, String> {
     }
 }
 
+/// A part of a path: more would lead elsewhere.
+fn parse_unit(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.contains('/') {
+        return Err("a unit's name, such as nginx.service; --cgroup takes a path".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 fn parse_name(text: OsString) -> Result<Selector, String> {
     if text.is_empty() {
         return Err("a name cannot be empty".to_owned());
@@ -468,6 +511,10 @@ mod tests {
             (&["0"], ValueValidation),
             (&["99999999999"], ValueValidation),
             (&["--pid", "x"], ValueValidation),
+            (&["--tree", "0"], ValueValidation),
+            (&["--unit", "../a.service"], ValueValidation),
+            (&["--user", ""], InvalidValue),
+            (&["--cgroup", ""], InvalidValue),
             (&["-5"], UnknownArgument),
             (&["x", "--grace", "2s"], MissingRequiredArgument),
             (&["x", "--signal-first", "KILL"], ValueValidation),

@@ -23,6 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use linux::Root;
+use linux::cgroup::Cgroup;
 use linux::features::{self, Topic};
 use linux::pidfd::Signal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -78,6 +79,15 @@ pub enum WaitEnd {
     TimeUp,
     /// Ctrl-C.
     Interrupted,
+}
+
+/// A cgroup that is killed as a whole.
+#[derive(Clone, Copy, Debug)]
+pub struct Whole<'a> {
+    /// All that are in it die.
+    pub cgroup: &'a Cgroup,
+    /// Those of the victims that are in it: where they were in the list for [`Armed::new`], ascending.
+    pub victims: &'a [usize],
 }
 
 /// Victims, and threads that wait for [`Armed::kill`].
@@ -192,21 +202,33 @@ impl Armed {
 
     /// Kills all victims that have not exited, and begins to free their memory.
     pub fn kill(&self) {
+        self.kill_with(&[]);
+    }
+
+    /// As [`Armed::kill`]; the kernel kills those of these cgroups all at once. Where it does not, they are killed one
+    /// by one. Returns for each cgroup whether it did.
+    pub fn kill_with(&self, cgroups: &[Whole<'_>]) -> Vec<bool> {
         let shared = &*self.shared;
         // A signal to a zombie does not fail, and would count as a kill.
         for victim in shared.victims.iter().filter(|victim| victim.pidfd.has_exited().unwrap_or(false)) {
             victim.record_exit(shared.now_ns());
         }
+        // Before the first is killed, as nothing is allocated from then on.
+        let mut killed = Vec::with_capacity(cgroups.len());
         if self.threads > 0 {
             shared.enter(Phase::Spin);
             let began = Instant::now();
             while shared.spinning.load(Ordering::Acquire) < self.spinners && began.elapsed() < SPINNER_START_TIMEOUT {
                 thread::yield_now();
             }
+        }
+        killed.extend(cgroups.iter().map(|whole| shared.send_to_all(whole)));
+        if self.threads > 0 {
             shared.enter(Phase::Kill);
             let began = Instant::now();
             // The small ones, for which there is no thread.
-            shared.victims[shared.threaded..].iter().for_each(|victim| shared.send(victim));
+            let small = shared.victims[shared.threaded..].iter();
+            small.filter(|victim| victim.awaits_sigkill()).for_each(|victim| shared.send(victim));
             while shared.victims.iter().any(TrackedVictim::awaits_sigkill) && began.elapsed() < MAX_SIGNAL_DELAY {
                 thread::sleep(MIN_RETRY_PAUSE);
             }
@@ -214,6 +236,7 @@ impl Armed {
         for victim in shared.victims.iter().filter(|victim| victim.awaits_sigkill()) {
             shared.send(victim);
         }
+        killed
     }
 
     /// Waits until all victims have exited, or `deadline`, or `interrupt` is readable. Calls
@@ -323,8 +346,10 @@ impl Shared {
         loop {
             let i = self.next.fetch_add(1, Ordering::Relaxed);
             let Some(victim) = self.victims[..self.threaded].get(i) else { return };
-            if victim.is_pending() {
+            if victim.awaits_sigkill() {
                 self.send(victim);
+            }
+            if victim.is_pending() {
                 self.free(victim);
             }
         }
@@ -341,6 +366,19 @@ impl Shared {
         if victim.is_pending() {
             self.free(victim);
         }
+    }
+
+    /// Has the kernel kill all of a cgroup, and returns whether it did.
+    fn send_to_all(&self, whole: &Whole<'_>) -> bool {
+        let at_ns = self.now_ns();
+        let is_expedited = self.method == Method::Expedite && whole.cgroup.kill_expedited().is_ok();
+        let is_killed = is_expedited || whole.cgroup.kill().is_ok();
+        if is_killed {
+            let is_in = |victim: &&TrackedVictim| whole.victims.binary_search(&victim.position).is_ok();
+            let victims = self.victims.iter().filter(is_in).filter(|victim| victim.awaits_sigkill());
+            victims.for_each(|victim| victim.record_sigkill(at_ns, is_expedited));
+        }
+        is_killed
     }
 
     fn send(&self, victim: &TrackedVictim) {

@@ -11,14 +11,18 @@ use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linux::process::{Comm, State, Status};
 use linux::{Pid, PidFd, Process, Root, escape, process};
 use serde::Serialize;
 
+use super::set::{Set, SetName};
 use crate::exit::Exit;
 use crate::{units, users};
+
+/// How long to search for processes that start others meanwhile, before those that are known are killed.
+const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How a process is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub enum Selector {
     Pid(Pid),
     /// By all of its comm, or of the base name of `argv[0]` or of its executable.
     Name(OsString),
+    /// Many, by what they have in common.
+    Set(SetName),
 }
 
 impl fmt::Display for Selector {
@@ -34,6 +40,7 @@ impl fmt::Display for Selector {
         match self {
             Self::Pid(pid) => pid.fmt(f),
             Self::Name(name) => escape(name).fmt(f),
+            Self::Set(name) => name.fmt(f),
         }
     }
 }
@@ -79,6 +86,8 @@ pub struct Target {
     pub process: Process,
     /// What was read, after `pidfd` was opened.
     pub facts: Facts,
+    /// The set in [`Selection::sets`] that it was found by.
+    pub set: Option<usize>,
 }
 
 /// Why a process is not killed, as text and as JSON.
@@ -110,6 +119,8 @@ pub enum ProblemKind {
     KernelThread,
     /// The kernel does not have the method.
     Unsupported,
+    /// Some processes are left.
+    NotEmpty,
     /// Trouble of the system.
     System,
 }
@@ -122,6 +133,7 @@ impl ProblemKind {
             Self::NotPermitted => Exit::NotPermitted,
             Self::Ambiguous | Self::Protected | Self::KernelThread => Exit::Refused,
             Self::Unsupported => Exit::Usage,
+            Self::NotEmpty => Exit::StillDying,
             Self::System => Exit::Internal,
         }
     }
@@ -134,7 +146,7 @@ impl Problem {
     }
 
     /// The text of an error with its causes.
-    fn system(error: linux::Error) -> Self {
+    pub(super) fn system(error: linux::Error) -> Self {
         Self::new(ProblemKind::System, format!("{:#}", anyhow::Error::from(error)))
     }
 }
@@ -149,12 +161,16 @@ pub struct Rules {
 }
 
 /// The processes that were chosen, each once, and what is against the rest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Selection {
     /// To be killed.
     pub targets: Vec<Target>,
     /// Not to be killed.
     pub problems: Vec<Problem>,
+    /// What names many.
+    pub sets: Vec<Set>,
+    protected: Protected,
+    force: bool,
 }
 
 /// Checks that /proc is this PID namespace's: a pidfd is opened by an ID in this one, and read is what has that ID in
@@ -175,35 +191,125 @@ pub fn check_proc() -> io::Result<()> {
 
 /// Finds processes and opens pidfds on them.
 pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
-    let mut selection = Selection::default();
-    let protected = Protected::find(root);
+    let mut selection = Selection {
+        targets: Vec::new(),
+        problems: Vec::new(),
+        sets: Vec::new(),
+        protected: Protected::find(root),
+        force: rules.force,
+    };
     for selector in selectors {
-        let about = |problem, pid: Option<Pid>| Problem {
-            target: Some(selector.to_string()),
-            pid: pid.map(Pid::get),
-            ..problem
-        };
-        let (named, found) = match selector {
-            Selector::Pid(pid) => (Some(*pid), open_target(root, *pid, None).map(|target| vec![target])),
-            Selector::Name(name) => (None, find(root, name, rules.all)),
+        let about = |problem| Problem { target: Some(selector.to_string()), ..problem };
+        let found = match selector {
+            Selector::Pid(pid) => open_target(root, *pid, |_| Ok(true))
+                .map(|target| vec![target])
+                .map_err(|problem| Problem { pid: Some(pid.get()), ..problem }),
+            Selector::Name(name) => find(root, name, rules.all),
+            Selector::Set(name) => {
+                if let Err(problem) = selection.add_set(root, name) {
+                    selection.problems.push(about(problem));
+                }
+                continue;
+            }
         };
         match found {
             Ok(targets) => {
                 for target in targets {
-                    match protected.check(&target, rules.force).and_then(|()| permitted(&target)) {
-                        Ok(()) if selection.has(&target) => {}
-                        Ok(()) => selection.targets.push(target),
-                        Err(problem) => selection.problems.push(about(problem, Some(target.facts.pid))),
+                    match selection.check(&target) {
+                        Ok(()) => selection.add(target),
+                        Err(problem) => selection.problems.push(about(problem)),
                     }
                 }
             }
-            Err(problem) => selection.problems.push(about(problem, named)),
+            Err(problem) => selection.problems.push(about(problem)),
         }
     }
     selection
 }
 
 impl Selection {
+    /// Finds the processes of a set, without any effect on them.
+    fn add_set(&mut self, root: &Root, name: &SetName) -> Result<(), Problem> {
+        let set = Set::open(root, name, |target| self.check(target))?;
+        self.sets.push(set);
+        let known = self.targets.len() + self.problems.len();
+        self.search(root, self.sets.len() - 1)?;
+        if known == self.targets.len() + self.problems.len() && self.sets.last().is_some_and(Set::is_empty) {
+            return Err(Problem::new(ProblemKind::NotFound, name.none()));
+        }
+        Ok(())
+    }
+
+    /// Adds the processes of a set that have come since they were last searched for. Returns how many.
+    fn search(&mut self, root: &Root, index: usize) -> Result<usize, Problem> {
+        let mut set = self.sets.remove(index);
+        let found = set.search(root, |target| self.check(target));
+        let name = set.name().to_string();
+        self.sets.insert(index, set);
+        let found = found?;
+        let count = found.len();
+        for found in found {
+            match found {
+                Ok(target) => self.add(Target { set: Some(index), ..target }),
+                Err(problem) => self.problems.push(Problem { target: Some(name.clone()), ..problem }),
+            }
+        }
+        Ok(count)
+    }
+
+    /// Adds those that have come since, and sees to it that no more come: what the kernel does not kill at once is
+    /// stopped, and searched for again until there is nothing new. [`Selection::release`] has it go on. Returns what to
+    /// tell of sets that start processes faster than they are found.
+    pub fn hold(&mut self, root: &Root) -> Vec<Problem> {
+        let until = Instant::now() + HOLD_TIMEOUT;
+        let mut outrun = Vec::new();
+        for index in 0..self.sets.len() {
+            let target = Some(self.sets[index].name().to_string());
+            loop {
+                self.sets[index].stop(root, until);
+                match self.search(root, index) {
+                    Ok(0) => break,
+                    // The kernel takes care of those that come from now on.
+                    Ok(_) if self.sets[index].at_once().is_some() => break,
+                    Ok(_) if Instant::now() >= until => {
+                        let text = format!(
+                            "{} starts processes faster than they are found, so some are left: only a cgroup is killed \
+                             at once (systemd-run --scope)",
+                            self.sets[index].name()
+                        );
+                        outrun.push(Problem { target, ..Problem::new(ProblemKind::NotEmpty, text) });
+                        break;
+                    }
+                    Ok(_) => {}
+                    Err(problem) => {
+                        self.problems.push(Problem { target, ..problem });
+                        break;
+                    }
+                }
+            }
+        }
+        outrun
+    }
+
+    /// Has those go on that were stopped.
+    pub fn release(&mut self) {
+        self.sets.iter_mut().for_each(Set::release);
+    }
+
+    /// Says what is against killing a process.
+    fn check(&self, target: &Target) -> Result<(), Problem> {
+        self.protected
+            .check(target, self.force)
+            .and_then(|()| permitted(target))
+            .map_err(|problem| Problem { pid: Some(target.facts.pid.get()), ..problem })
+    }
+
+    fn add(&mut self, target: Target) {
+        if !self.has(&target) {
+            self.targets.push(target);
+        }
+    }
+
     fn has(&self, target: &Target) -> bool {
         // A pidfd does not keep the ID. If the first has exited and left it to the second, that is left out and lives.
         self.targets.iter().any(|t| t.facts.pid == target.facts.pid)
@@ -220,8 +326,12 @@ impl Target {
     }
 }
 
-/// Opens the process with this ID; with `name`, only if the name is the process's.
-fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Problem> {
+/// Opens the process with this ID, if it `belongs` to those that are meant.
+pub(super) fn open_target(
+    root: &Root,
+    pid: Pid,
+    belongs: impl FnOnce(&Process) -> linux::Result<bool>,
+) -> Result<Target, Problem> {
     let not_found = || Problem::new(ProblemKind::NotFound, format!("no process has the ID {pid}"));
     let pidfd = match PidFd::open(pid) {
         Ok(pidfd) => pidfd,
@@ -240,11 +350,8 @@ fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Pr
     };
     let read = Process::open(root, pid).and_then(|process| {
         let facts = Facts::read(root, &process)?;
-        let fits = match name {
-            Some(name) => fits(name, &process)?,
-            None => true,
-        };
-        Ok((process, facts, fits))
+        let belongs = belongs(&process)?;
+        Ok((process, facts, belongs))
     });
     // Only now is what was read known to be about the process behind the pidfd.
     let still_there = match pidfd.pid() {
@@ -252,9 +359,9 @@ fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Pr
         Err(e) => return Err(Problem::system(e)),
     };
     match read {
-        Ok((process, facts, true)) if still_there => Ok(Target { pidfd, process, facts }),
+        Ok((process, facts, true)) if still_there => Ok(Target { pidfd, process, facts, set: None }),
         _ if !still_there => Err(not_found()),
-        Ok(_) => Err(Problem::new(ProblemKind::NotFound, format!("{pid} has got another name"))),
+        Ok(_) => Err(Problem::new(ProblemKind::NotFound, format!("{pid} has got another name, user or parent"))),
         // It is there, yet it cannot be seen.
         Err(e) if e.is_gone() || e.is_denied() => Err(Problem::new(
             ProblemKind::NotPermitted,
@@ -265,7 +372,7 @@ fn open_target(root: &Root, pid: Pid, name: Option<&OsStr>) -> Result<Target, Pr
 }
 
 /// The process that the thread `tid` belongs to, if it is one.
-fn thread_of(root: &Root, tid: Pid) -> Option<Pid> {
+pub(crate) fn thread_of(root: &Root, tid: Pid) -> Option<Pid> {
     let tgid = Process::open(root, tid).ok()?.status().ok()?.tgid;
     (tgid != tid).then_some(tgid)
 }
@@ -366,7 +473,7 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Problem> {
                 continue;
             }
         }
-        match open_target(root, pid, Some(name)) {
+        match open_target(root, pid, |process| fits(name, process)) {
             Ok(target) => targets.push(target),
             // Gone, or another by now.
             Err(problem) if problem.kind == ProblemKind::NotFound => {}
@@ -463,6 +570,7 @@ fn base_name(path: &[u8]) -> &[u8] {
 }
 
 /// Processes that are killed only with --force.
+#[derive(Debug)]
 struct Protected {
     /// See [`ancestry`].
     ancestry: Vec<Pid>,
@@ -570,6 +678,7 @@ mod tests {
                 pidfd: PidFd::open(Pid::own()).unwrap(),
                 process: Process::open(&Root::at(tree.path()), Pid::own()).unwrap(),
                 facts: facts.clone(),
+                set: None,
             };
             if exact {
                 target.measure();

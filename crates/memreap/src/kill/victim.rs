@@ -143,12 +143,15 @@ impl TrackedVictim {
     pub(crate) fn send_sigkill(&self, epoch: Epoch, method: Method) {
         let at_ns = epoch.elapsed_ns();
         match send_sigkill(&self.pidfd, method) {
-            Ok(expedited) => {
-                self.expedited.store(expedited, Ordering::Release);
-                record_first(&self.sigkill_ns, at_ns);
-            }
+            Ok(expedited) => self.record_sigkill(at_ns, expedited),
             Err(e) => self.record_refusal(&e),
         }
+    }
+
+    /// Records that it was sent SIGKILL; `is_expedited` says whether the kernel frees its memory.
+    pub(super) fn record_sigkill(&self, at_ns: u64, is_expedited: bool) {
+        self.expedited.store(is_expedited, Ordering::Release);
+        record_first(&self.sigkill_ns, at_ns);
     }
 
     /// Calls process_mrelease(2) until it has freed the memory or can no longer do so. `sharer_dies_too` says

@@ -34,6 +34,8 @@ pub enum OnTerm {
     Die,
     Exit,
     Ignore,
+    /// Starts a process that outlives it, and exits.
+    ForkAndExit,
 }
 
 /// What a victim is like.
@@ -47,6 +49,8 @@ pub struct Setup {
     pub sharer: bool,
     /// So many processes that it has forked, and that outlive it.
     pub forks: usize,
+    /// It and those go on to fork such that do not, up to [`MAX_FORKED`] each.
+    pub forking: bool,
     /// The first thread ends, another one goes on.
     pub headless: bool,
     /// Whose process it is, if not ours.
@@ -62,6 +66,7 @@ impl Default for Setup {
             maps: None,
             sharer: false,
             forks: 0,
+            forking: false,
             headless: false,
             uid: None,
         }
@@ -87,6 +92,36 @@ pub struct Victim {
 
 /// Longer than any test takes: a victim that was forgotten ends by itself.
 const LIFE: u32 = 120;
+/// A machine has more room than for so many from each of a few.
+const MAX_FORKED: u32 = 500;
+/// So that it goes on for a while.
+const FORK_STEP_US: u32 = 200;
+
+extern "C" fn fork_and_exit(_: i32) {
+    // SAFETY: both may be called in a signal handler.
+    match unsafe { libc::fork() } {
+        0 => drop(wait_for_ever(std::ptr::null_mut())),
+        // SAFETY: as above.
+        _ => unsafe { libc::_exit(0) },
+    }
+}
+
+/// Forks, again and again.
+extern "C" fn fork_for_ever() -> ! {
+    // SAFETY: these take numbers.
+    unsafe { libc::alarm(LIFE) };
+    for _ in 0..MAX_FORKED {
+        // SAFETY: the child only waits.
+        if unsafe { libc::fork() } == 0 {
+            break;
+        }
+        // SAFETY: takes a number.
+        unsafe { libc::usleep(FORK_STEP_US) };
+    }
+    wait_for_ever(std::ptr::null_mut());
+    // SAFETY: never reached; takes a number.
+    unsafe { libc::_exit(0) }
+}
 
 extern "C" fn exit_0(_: i32) {
     // SAFETY: _exit may be called in a signal handler.
@@ -194,6 +229,9 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
             OnTerm::Die => libc::signal(libc::SIGTERM, libc::SIG_DFL),
             OnTerm::Exit => libc::signal(libc::SIGTERM, exit_0 as extern "C" fn(i32) as libc::sighandler_t),
             OnTerm::Ignore => libc::signal(libc::SIGTERM, libc::SIG_IGN),
+            OnTerm::ForkAndExit => {
+                libc::signal(libc::SIGTERM, fork_and_exit as extern "C" fn(i32) as libc::sighandler_t)
+            }
         };
         if let Some(uid) = setup.uid
             && libc::syscall(libc::SYS_setuid, uid) != 0
@@ -224,6 +262,7 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
         }
         for _ in 0..setup.forks {
             match libc::fork() {
+                0 if setup.forking => fork_for_ever(),
                 0 => wait_for_ever(std::ptr::null_mut()),
                 -1 => libc::_exit(5),
                 _ => 0,
@@ -239,6 +278,9 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
         if setup.headless {
             // This thread only.
             libc::syscall(libc::SYS_exit, 0);
+        }
+        if setup.forking {
+            fork_for_ever();
         }
         wait_for_ever(std::ptr::null_mut());
         libc::_exit(0)

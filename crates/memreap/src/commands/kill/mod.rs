@@ -6,23 +6,25 @@ mod progress;
 mod report;
 
 use std::io::{ErrorKind, Write as _};
+use std::mem;
 use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use linux::Root;
 use linux::meminfo::MemInfo;
+use linux::signal::{self, Signal};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::interrupt::Interrupt;
 use crate::exit::Exit;
 use crate::kill::engine::MIN_THREADED_VICTIM_BYTES;
-use crate::kill::target::{self, Facts, Problem, ProblemKind, Rules, Target};
-use crate::kill::{Armed, Fate, KernelFeatures, Method, Outcome, Victim, WaitEnd, raise_priority};
+use crate::kill::target::{self, Facts, Problem, ProblemKind, Rules, Selection, Target};
+use crate::kill::{Armed, Fate, KernelFeatures, Method, Outcome, Victim, WaitEnd, Whole, raise_priority};
 use crate::units;
 use plan::{Plan, Show};
 use progress::Progress;
-use report::{Memory, Report, VictimReport, VictimResult};
+use report::{Memory, Report, SetReport, VictimReport, VictimResult};
 
 /// How often the progress line is updated.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -73,10 +75,11 @@ fn execute(plan: &Plan) -> Result<Report> {
     }
 
     let rules = Rules { all: plan.all, force: plan.force };
-    let selection = target::select(&root, &plan.selectors, rules);
-    let problem_exit = selection.problems.iter().map(|p| p.kind.exit()).max();
-    report.errors.extend(selection.problems);
-    let (zombies, mut live): (Vec<_>, Vec<_>) = selection.targets.into_iter().partition(|t| t.facts.zombie);
+    let mut selection = target::select(&root, &plan.selectors, rules);
+    let problem_exit = report.take_problems(&mut selection);
+    report.sets = selection.sets.iter().map(SetReport::new).collect();
+    let targets = mem::take(&mut selection.targets);
+    let (zombies, mut live): (Vec<_>, Vec<_>) = targets.into_iter().partition(|t| t.facts.zombie);
     if plan.exact {
         live.iter_mut().for_each(Target::measure);
     }
@@ -93,71 +96,155 @@ fn execute(plan: &Plan) -> Result<Report> {
     if plan.dry_run {
         report.add(live, |facts| VictimResult::WouldKill { method: expected_method(facts, method) });
     } else if !live.is_empty() {
-        kill_all(plan, &root, method, live, &mut report)?;
+        Kill { plan, root: &root, method }.run(live, &mut selection, &mut report)?;
     }
     Ok(report)
 }
 
-/// The kill, from arming to the end of the wait.
-fn kill_all(plan: &Plan, root: &Root, method: Method, targets: Vec<Target>, report: &mut Report) -> Result<()> {
-    let expected: u64 = targets.iter().map(|target| target.facts.bytes).sum();
-    // Before threads are started.
-    let interrupt = Interrupt::catch().context("cannot catch Ctrl-C")?;
-    let mut victims = Vec::with_capacity(targets.len());
-    let mut killed = Vec::with_capacity(targets.len());
-    for Target { pidfd, facts, .. } in targets {
-        let (bytes, vm_size, core_dumping) = (facts.bytes_for_threads(), facts.vm_size, facts.core_dumping);
-        victims.push(Victim { pidfd, bytes, vm_size, core_dumping });
-        killed.push(facts);
-    }
-    let count = victims.len();
-    let kernel = KernelFeatures::read(root);
-    // A user who asks for the kernel's workers gets these alone.
-    let paced_workers = plan.method.is_none() && kernel.paced_workers;
-    let kernel = KernelFeatures { paced_workers, ..kernel };
-    let armed = Armed::new(victims, method, kernel);
-    report.threads = armed.threads();
-    let before = memory(root)?;
+/// What may end this program, and must not while it keeps others stopped.
+const DEADLY: [Signal; 3] = [Signal::TERM, Signal::HUP, Signal::QUIT];
 
-    let mut wait = WaitEnd::TimeUp;
-    if let Some(first) = plan.signal_first {
-        armed.send_first_signal(first.signal.signal());
-        let mut progress = Progress::new(plan.show != Show::Nothing);
-        wait = armed.wait(Instant::now() + first.grace, interrupt.as_fd(), PROGRESS_INTERVAL, || {
-            progress.show(|elapsed| {
-                let left = units::time(first.grace.saturating_sub(elapsed));
-                format!("{} sent to {count}; SIGKILL in {left} to those that are left", first.signal)
-            });
-        })?;
+/// How to kill.
+#[derive(Clone, Copy)]
+struct Kill<'a> {
+    plan: &'a Plan,
+    root: &'a Root,
+    method: Method,
+}
+
+/// Processes that are about to be killed.
+struct Victims {
+    armed: Armed,
+    facts: Vec<Facts>,
+    sets: Vec<Option<usize>>,
+    bytes: u64,
+}
+
+impl Victims {
+    /// Those of a set, by their places in the list.
+    fn of_set(&self, set: usize) -> Vec<usize> {
+        (0..self.sets.len()).filter(|place| self.sets[*place] == Some(set)).collect()
     }
-    if wait == WaitEnd::TimeUp {
-        armed.kill();
-        let mut progress = Progress::new(plan.show != Show::Nothing);
-        wait = armed.wait(Instant::now() + plan.timeout, interrupt.as_fd(), PROGRESS_INTERVAL, || {
-            progress.show(|elapsed| {
-                let back = memory(root).map_or(0, |now| now.gain_since(&before)).min(expected);
-                let rate = units::rate(back as f64 / elapsed.as_secs_f64());
-                format!("{} of {} back, {rate}, {}", units::bytes(back), units::bytes(expected), units::time(elapsed))
-            });
-        })?;
-    }
-    report.interrupted = wait == WaitEnd::Interrupted && interrupt.take();
-    let outcomes = armed.outcomes();
-    report.before = before;
-    report.after = memory(root).ok();
-    for (facts, outcome) in killed.into_iter().zip(outcomes) {
-        if let Fate::Refused(errno) = outcome.fate {
-            let problem = refusal(&facts, errno);
-            report.exit = report.exit.max(problem.kind.exit());
-            report.errors.push(problem);
+}
+
+impl Kill<'_> {
+    /// The kill, from arming to the end of the wait.
+    fn run(self, targets: Vec<Target>, selection: &mut Selection, report: &mut Report) -> Result<()> {
+        let Self { plan, root, .. } = self;
+        // Before threads are started.
+        let interrupt = Interrupt::catch().context("cannot catch Ctrl-C")?;
+        let unblocked = signal::block(&DEADLY)?;
+        let mut victims = vec![self.arm(targets)];
+        unblocked.restore()?;
+        let before = memory(root)?;
+
+        let mut wait = WaitEnd::TimeUp;
+        if let Some(first) = plan.signal_first {
+            let count = victims[0].facts.len();
+            victims[0].armed.send_first_signal(first.signal.signal());
+            let mut progress = Progress::new(plan.show != Show::Nothing);
+            let until = Instant::now() + first.grace;
+            wait = victims[0].armed.wait(until, interrupt.as_fd(), PROGRESS_INTERVAL, || {
+                progress.show(|elapsed| {
+                    let left = units::time(first.grace.saturating_sub(elapsed));
+                    format!("{} sent to {count}; SIGKILL in {left} to those that are left", first.signal)
+                });
+            })?;
         }
-        report.exit = report.exit.max(exit_of(&outcome));
-        report.victims.push(VictimReport { facts, result: VictimResult::Attempted(outcome) });
+        // Those of a set may have left others behind.
+        let has_rest = wait == WaitEnd::TimeUp || wait == WaitEnd::AllExited && !selection.sets.is_empty();
+        if has_rest && self.kill(&mut victims, selection, report)? {
+            let expected = victims.iter().map(|victims| victims.bytes).sum();
+            let until = Instant::now() + plan.timeout;
+            let mut progress = Progress::new(plan.show != Show::Nothing);
+            let mut show = || {
+                progress.show(|elapsed| {
+                    let back = memory(root).map_or(0, |now| now.gain_since(&before)).min(expected);
+                    let rate = units::rate(back as f64 / elapsed.as_secs_f64());
+                    let (back, expected) = (units::bytes(back), units::bytes(expected));
+                    format!("{back} of {expected} back, {rate}, {}", units::time(elapsed))
+                });
+            };
+            for victims in &victims {
+                wait = victims.armed.wait(until, interrupt.as_fd(), PROGRESS_INTERVAL, &mut show)?;
+                if wait == WaitEnd::Interrupted {
+                    break;
+                }
+            }
+            if wait != WaitEnd::Interrupted {
+                report.check_empty(selection, until, || interrupt.take());
+            }
+        }
+        report.interrupted |= wait == WaitEnd::Interrupted && interrupt.take();
+        report.before = before;
+        for victims in victims {
+            report.threads += victims.armed.threads();
+            let outcomes = victims.armed.outcomes();
+            for ((facts, set), outcome) in victims.facts.into_iter().zip(victims.sets).zip(outcomes) {
+                if let Fate::Refused(errno) = outcome.fate {
+                    let problem = refusal(&facts, errno);
+                    report.add_problem(problem);
+                }
+                report.exit = report.exit.max(exit_of(&outcome));
+                report.victims.push(VictimReport { facts, set, result: VictimResult::Attempted(outcome) });
+            }
+        }
+        report.after = memory(root).ok();
+        if report.interrupted {
+            report.exit = Exit::Interrupted;
+        }
+        Ok(())
     }
-    if report.interrupted {
-        report.exit = Exit::Interrupted;
+
+    fn arm(self, targets: Vec<Target>) -> Victims {
+        let bytes = targets.iter().map(|target| target.facts.bytes).sum();
+        let mut victims = Vec::with_capacity(targets.len());
+        let (mut all_facts, mut sets) = (Vec::with_capacity(targets.len()), Vec::with_capacity(targets.len()));
+        for Target { pidfd, facts, set, .. } in targets {
+            let (bytes, vm_size, core_dumping) = (facts.bytes_for_threads(), facts.vm_size, facts.core_dumping);
+            victims.push(Victim { pidfd, bytes, vm_size, core_dumping });
+            all_facts.push(facts);
+            sets.push(set);
+        }
+        let kernel = KernelFeatures::read(self.root);
+        // A user who asks for the kernel's workers gets these alone.
+        let paced_workers = self.plan.method.is_none() && kernel.paced_workers;
+        let kernel = KernelFeatures { paced_workers, ..kernel };
+        Victims { armed: Armed::new(victims, self.method, kernel), facts: all_facts, sets, bytes }
     }
-    Ok(())
+
+    /// Sends SIGKILL to all that is named: also to what has been started meanwhile, which is added to the victims.
+    /// Returns whether it did: not if there is a problem with what was started.
+    fn kill(self, victims: &mut Vec<Victims>, selection: &mut Selection, report: &mut Report) -> Result<bool> {
+        let unblocked = signal::block(&DEADLY)?;
+        let outrun = selection.hold(self.root);
+        let problem_exit = report.take_problems(selection);
+        report.exit = report.exit.max(problem_exit.unwrap_or(Exit::Done));
+        let late = mem::take(&mut selection.targets);
+        let goes_on = problem_exit.is_none() || self.plan.keep_going;
+        if goes_on {
+            if !late.is_empty() {
+                victims.push(self.arm(late));
+            }
+            let at_once: Vec<_> = (0..selection.sets.len())
+                .filter_map(|set| Some((set, selection.sets[set].at_once()?, victims[0].of_set(set))))
+                .collect();
+            let wholes: Vec<_> =
+                at_once.iter().map(|(_, cgroup, victims)| Whole { cgroup, victims: &victims[..] }).collect();
+            let killed = victims[0].armed.kill_with(&wholes);
+            victims[1..].iter().for_each(|late| late.armed.kill());
+            for ((set, ..), is_killed) in at_once.iter().zip(killed) {
+                report.sets[*set].at_once = is_killed;
+            }
+            outrun.into_iter().for_each(|problem| report.add_problem(problem));
+        } else {
+            report.add(late, |_| VictimResult::Spared);
+        }
+        // What has not been killed, by whatever went wrong, is not left stopped.
+        selection.release();
+        unblocked.restore()?;
+        Ok(goes_on)
+    }
 }
 
 fn exit_of(outcome: &Outcome) -> Exit {

@@ -2,14 +2,16 @@
 //! What `memreap kill` prints, as text and as JSON.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use linux::{Pid, escape};
 use serde::{Serialize, Serializer};
 
 use super::plan::Plan;
 use crate::exit::Exit;
-use crate::kill::target::{Facts, Problem, Target};
+use crate::kill::set::Set;
+use crate::kill::target::{Facts, Problem, ProblemKind, Selection, Target};
 use crate::kill::{Fate, Method, Outcome};
 use crate::units;
 
@@ -19,6 +21,8 @@ const VERSION: u32 = 2;
 const MIN_RATED_BYTES: u64 = 1 << 20;
 /// With less memory than this no shortfall is printed: what other processes allocate and free is as much.
 const MIN_SHORTFALL_BYTES: u64 = 64 << 20;
+/// How often to look whether a cgroup is empty.
+const EMPTY_STEP: Duration = Duration::from_millis(5);
 
 /// All that is printed; the `--help` lists the JSON's fields.
 #[derive(Clone, Debug, Serialize)]
@@ -47,6 +51,8 @@ pub struct Report {
     pub before: Memory,
     /// The system's memory at the end.
     pub after: Option<Memory>,
+    /// What names many processes.
+    pub sets: Vec<SetReport>,
     /// The processes.
     pub victims: Vec<VictimReport>,
     /// What went wrong.
@@ -81,11 +87,35 @@ impl Memory {
     }
 }
 
+/// A tree, a cgroup, a unit's or a user's processes.
+#[derive(Clone, Debug, Serialize)]
+pub struct SetReport {
+    kind: &'static str,
+    target: String,
+    cgroup: Option<String>,
+    /// The kernel kills them all at once.
+    pub at_once: bool,
+}
+
+impl SetReport {
+    /// What is known before the kill.
+    pub fn new(set: &Set) -> Self {
+        Self {
+            kind: set.name().kind(),
+            target: set.name().to_string(),
+            cgroup: set.cgroup_path().map(|path| escape(path).to_string()),
+            at_once: set.at_once().is_some(),
+        }
+    }
+}
+
 /// One process.
 #[derive(Clone, Debug)]
 pub struct VictimReport {
     /// What was read of it before the kill.
     pub facts: Facts,
+    /// Which of the sets it was found by.
+    pub set: Option<usize>,
     /// What became of it.
     pub result: VictimResult,
 }
@@ -144,6 +174,7 @@ impl Report {
             interrupted: false,
             before,
             after: None,
+            sets: Vec::new(),
             victims: Vec::new(),
             errors: Vec::new(),
         }
@@ -153,14 +184,53 @@ impl Report {
     pub fn add(&mut self, targets: Vec<Target>, result: impl Fn(&Facts) -> VictimResult) {
         self.victims.extend(targets.into_iter().map(|target| {
             let result = result(&target.facts);
-            VictimReport { facts: target.facts, result }
+            VictimReport { facts: target.facts, set: target.set, result }
         }));
     }
 
-    /// For people, a line per process.
+    /// Adds what is against the kill. Returns the exit code for that.
+    pub fn take_problems(&mut self, selection: &mut Selection) -> Option<Exit> {
+        let exit = selection.problems.iter().map(|problem| problem.kind.exit()).max();
+        self.errors.append(&mut selection.problems);
+        exit
+    }
+
+    /// Adds a problem, with its exit code.
+    pub fn add_problem(&mut self, problem: Problem) {
+        self.exit = self.exit.max(problem.kind.exit());
+        self.errors.push(problem);
+    }
+
+    /// Waits until the cgroups that were killed as a whole have no process any more, and says if there are still some.
+    pub fn check_empty(&mut self, selection: &Selection, until: Instant, interrupted: impl Fn() -> bool) {
+        for set in &selection.sets {
+            let Some(cgroup) = set.at_once() else { continue };
+            // What has been removed cannot be read, and is empty.
+            while cgroup.is_populated() == Ok(true) && !self.interrupted {
+                if Instant::now() >= until {
+                    let name = set.name().to_string();
+                    let text = format!("{name} still has processes: started or moved there since, or still dying");
+                    self.add_problem(Problem { target: Some(name), ..Problem::new(ProblemKind::NotEmpty, text) });
+                    break;
+                }
+                thread::sleep(EMPTY_STEP);
+                self.interrupted |= interrupted();
+            }
+        }
+    }
+
+    /// For people, a line per process; but one for all of a set of which nothing special is to be told.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        for victim in &self.victims {
+        for (index, set) in self.sets.iter().enumerate() {
+            let of_set = || self.victims.iter().filter(|victim| victim.set == Some(index));
+            let plain = of_set().filter(|victim| victim.is_plain()).count();
+            if plain > 0 {
+                let how = if set.at_once { ", all at once" } else { "" };
+                let _ = writeln!(text, "{}: {plain} of {} processes killed{how}", set.target, of_set().count());
+            }
+        }
+        for victim in self.victims.iter().filter(|victim| victim.set.is_none() || !victim.is_plain()) {
             let _ = writeln!(text, "{}", victim.line(self));
         }
         if let Some(line) = self.total() {
@@ -233,6 +303,11 @@ fn rate(bytes: u64, time: Duration) -> Option<f64> {
 }
 
 impl VictimReport {
+    /// It was killed, and there is no more to say.
+    fn is_plain(&self) -> bool {
+        matches!(&self.result, VictimResult::Attempted(outcome) if matches!(outcome.fate, Fate::Killed | Fate::Gone))
+    }
+
     fn line(&self, report: &Report) -> String {
         let (who, bytes) = (self.facts.label(), units::bytes(self.facts.bytes));
         match &self.result {
@@ -333,6 +408,7 @@ impl Serialize for VictimReport {
             swap: u64,
             bytes: u64,
             exact: bool,
+            set: Option<usize>,
             #[serde(flatten)]
             result: ResultJson,
         }
@@ -347,6 +423,7 @@ impl Serialize for VictimReport {
             swap: facts.swap,
             bytes: facts.bytes,
             exact: facts.exact,
+            set: self.set,
             result: self.result_json(),
         };
         victim.serialize(serializer)

@@ -55,7 +55,7 @@ fn victim(pid: i32, bytes: u64, result: VictimResult) -> VictimReport {
         bytes,
         exact: false,
     };
-    VictimReport { facts, result }
+    VictimReport { facts, set: None, result }
 }
 
 fn line(fate: Fate) -> String {
