@@ -10,6 +10,7 @@ use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use linux::Pid;
 
+use super::history::Since;
 use super::kill::plan::{Plan, Show};
 use crate::kill::target::Selector;
 use crate::kill::{FirstSignal, Method, SetName, SignalFirst};
@@ -158,6 +159,31 @@ Files:
   /etc/memreap.toml                the configuration
   /var/lib/memreap/history.jsonl   recent kills, unless the configuration names another file";
 
+const HISTORY_AFTER_HELP: &str = "\
+Each kill has its time, reason, unit, victim and what came back; below, what was known when it was
+decided, and what was tried before: the kills of the 90 s before it, and a command that ran first.
+A line that is no kill is told on stderr with its file and number; what of it is a whole kill counts.
+
+Exit codes:
+  0    shown, also if there is none
+  2    wrong usage, the configuration is wrong, or keeps no history
+  3    the file may not be read
+  70   internal error
+
+JSON, one object:
+  version, command  1, \"history\"
+  kills             oldest first, with the fields that the daemon has written (memreap daemon --help),
+                    and tried: earlier kills, each with unix_ms, pid, comm, ending
+  errors            each with file, line (or null), message
+
+Files:
+  /var/lib/memreap/history.jsonl     the history, unless the configuration names another file
+  /var/lib/memreap/history.jsonl.1   what came before it
+
+Examples:
+  memreap history --since 2h
+  memreap history --since '2026-11-29 08:00' --unit nginx.service --reason stall";
+
 const DAEMON_AFTER_HELP: &str = "\
 Signals:
   SIGHUP           read the configuration again; if it is wrong, report that and keep the old one
@@ -201,6 +227,8 @@ pub enum Command {
     Pick(PickArgs),
     /// Show pressure, memory, the next victim and recent kills, live
     Watch(WatchArgs),
+    /// Print what the daemon has killed, why, and what came back
+    History(HistoryArgs),
     /// Watch memory, and kill before the machine freezes
     Daemon(DaemonArgs),
     /// Print what this kernel offers, what is missing, and what that costs
@@ -365,6 +393,27 @@ pub struct WatchArgs {
     #[arg(long, short = 'n', value_name = "TIMES", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// Print one JSON object per view
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Print what the daemon has killed, why, and what came back
+#[derive(Args, Debug)]
+#[command(after_help = MORE_IN_LONG_HELP, after_long_help = HISTORY_AFTER_HELP)]
+pub struct HistoryArgs {
+    /// The configuration that names the file [default: /etc/memreap.toml if there is one]
+    #[arg(long, short, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Only kills since then: so long ago (90m, 2h, 3d), or a time (YYYY-MM-DD [HH:MM[:SS]])
+    #[arg(long, short, value_name = "TIME", value_parser = Since::parse)]
+    pub since: Option<Since>,
+    /// Only kills of this unit
+    #[arg(long, short, value_name = "NAME")]
+    pub unit: Option<String>,
+    /// Only kills for this reason: critical, stall
+    #[arg(long, short, value_name = "NAME")]
+    pub reason: Option<String>,
+    /// Print one JSON object
     #[arg(long)]
     pub json: bool,
 }

@@ -5,6 +5,7 @@ mod args;
 mod daemon;
 mod doctor;
 mod generate;
+mod history;
 mod interrupt;
 mod kill;
 mod pick;
@@ -26,6 +27,7 @@ pub fn run(cli: Cli) -> Result<Exit> {
         Command::Kill(args) => kill::run(&args.resolve()),
         Command::Pick(args) => pick::run(&args),
         Command::Watch(args) => watch::run(&args),
+        Command::History(args) => history::run(&args),
         Command::Daemon(args) => daemon::run(&args),
         Command::Doctor(args) => doctor::run(args.json),
         Command::Generate(args) => generate::run(&args),

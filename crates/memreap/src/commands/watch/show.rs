@@ -8,6 +8,7 @@ use linux::escape;
 use linux::psi::Pressure;
 use serde_json::{Value, json};
 
+use super::super::history::printable;
 use super::trend::Forecast;
 use crate::choice::{Choice, Precision};
 use crate::daemon::decide::sample::Sample;
@@ -188,11 +189,6 @@ fn kill(entry: &Entry, now: SystemTime) -> String {
         printable(&entry.method),
         printable(&entry.reason)
     )
-}
-
-/// Escapes text that should be escaped already: the file may have been written by another program.
-fn printable(text: &str) -> String {
-    escape(text).to_string().replace(r"\\", r"\")
 }
 
 /// One object; sizes in bytes, times in seconds, shares 0 to 1 except for pressure, which is in percent.

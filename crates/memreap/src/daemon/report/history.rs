@@ -188,11 +188,49 @@ impl Entry {
 pub fn read(path: &Path, last_n: usize) -> io::Result<Vec<Entry>> {
     let mut newest_first = Vec::new();
     read_one(path, last_n, &mut newest_first)?;
-    let mut rotated = path.as_os_str().to_owned();
-    rotated.push(".1");
-    read_one(Path::new(&rotated), last_n, &mut newest_first)?;
+    read_one(&rotated(path), last_n, &mut newest_first)?;
     newest_first.reverse();
     Ok(newest_first)
+}
+
+/// Returns all of the file at `path`; `None` when there is none.
+///
+/// # Errors
+/// When it cannot be read, or has more than `limit` bytes.
+pub fn read_whole(path: &Path, limit: u64) -> io::Result<Option<Vec<u8>>> {
+    match open_if_there(path)? {
+        None => Ok(None),
+        Some((_, len)) if len > limit => Err(io::ErrorKind::FileTooLarge.into()),
+        Some((file, len)) => read_end(file, len, limit).map(Some),
+    }
+}
+
+/// Opens a regular file for reading, and returns its length, too; `None` when there is none.
+fn open_if_there(path: &Path) -> io::Result<Option<(File, u64)>> {
+    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
+    match File::options().read(true).custom_flags(nonblock).open(path) {
+        Ok(file) => {
+            let len = length(&file)?;
+            Ok(Some((file, len)))
+        }
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(e) => Err(e),
+    }
+}
+
+/// Reads at most so many bytes at the end of a file.
+fn read_end(mut file: File, len: u64, limit: u64) -> io::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(len.saturating_sub(limit)))?;
+    let mut bytes = Vec::new();
+    file.take(limit).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// The path of the file that was rotated last.
+pub fn rotated(path: &Path) -> PathBuf {
+    let mut rotated = path.as_os_str().to_owned();
+    rotated.push(".1");
+    rotated.into()
 }
 
 /// Adds the last kills in a file, latest first, until there are `last_n`.
@@ -200,16 +238,8 @@ fn read_one(path: &Path, last_n: usize, entries: &mut Vec<Entry>) -> io::Result<
     if entries.len() >= last_n {
         return Ok(());
     }
-    let nonblock = OFlags::NONBLOCK.bits().cast_signed();
-    let mut file = match File::options().read(true).custom_flags(nonblock).open(path) {
-        Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(e),
-    };
-    let start = length(&file)?.saturating_sub(MAX_READ_BYTES);
-    file.seek(SeekFrom::Start(start))?;
-    let mut bytes = Vec::new();
-    file.take(MAX_READ_BYTES).read_to_end(&mut bytes)?;
+    let Some((file, len)) = open_if_there(path)? else { return Ok(()) };
+    let bytes = read_end(file, len, MAX_READ_BYTES)?;
     let lines = bytes.rsplit(|b| *b == b'\n');
     let wanted = last_n - entries.len();
     entries.extend(lines.filter_map(|line| serde_json::from_slice(line).ok()).take(wanted));
