@@ -184,3 +184,77 @@ fn too_little_memory_for_itself_is_told() {
         }
     }
 }
+
+/// Asks for a process where only those with a name may be killed, and this many rules come first.
+fn why_not(pid: &str, rules: &str, args: &[&str]) -> Ran {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    fs::write(config.path(), rules).unwrap();
+    pick(&[&["--why-not", pid, "--config", config.path().to_str().unwrap()], args].concat())
+}
+
+#[test]
+fn why_a_process_is_spared_is_told() {
+    let name = common::unique();
+    let [large, small] =
+        [200, 50].map(|mib| Victim::new(&Setup { name: name.clone().into(), mib, ..Setup::default() }));
+    let tiny = Victim::new(&Setup { name: name.clone().into(), mib: 1, ..Setup::default() });
+    // Of all processes only these may be killed.
+    let user = rustix::process::getuid().as_raw();
+    let ours = format!("[[rule]]\nlabel = \"ours\"\nname = \"{name}\"\nuser = {user}\nweight = 0.5\n");
+    let others = "[[rule]]\nlabel = \"others\"\noom_score_adj = \">= -1000\"\nnever = true\n";
+    let policy = format!("policy.defaults = false\nkill.by_cgroup = false\n{ours}{others}");
+    let json = |pid: &str| why_not(pid, &policy, &["--json"]).json()["why_not"].clone();
+    let text = |pid: &str| why_not(pid, &policy, &[]).out;
+    let (first, second) = (large.pid(), small.pid());
+    assert_eq!((&json(&first)["reason"], &json(&first)["rule"]), (&"victim".into(), &"ours".into()));
+    assert_eq!(text(&first), format!("{first} ({name}) would be killed\n"));
+    let told = json(&second);
+    assert_eq!(told["reason"], "less");
+    let number = |key: &str| told[key].as_u64().unwrap();
+    assert!((50 << 20..60 << 20).contains(&number("bytes")) && number("score") == number("bytes") / 2, "{told}");
+    assert!((100 << 20..120 << 20).contains(&number("victim_score")), "{told}");
+    let said = text(&second);
+    assert!(said.starts_with(&format!("{first} ({name}), user ")), "{said}");
+    assert!(said.contains(", would be killed instead: it counts for "), "{said}");
+    assert!(said.contains(&format!(", {second} ({name}) for ")) && said.contains(" less\n"), "{said}");
+    assert!(said.contains("; weighed by 0.5") && said.contains("; rule \"ours\"\n"), "{said}");
+    // Of another name.
+    let other = Victim::of(200);
+    assert_eq!((&json(&other.pid())["reason"], &json(&other.pid())["rule"]), (&"never".into(), &"others".into()));
+    assert!(text(&other.pid()).ends_with(" is never killed: others\n"));
+    assert!(text("1").ends_with(" is never killed: PID 1\n"));
+    let total = linux::meminfo::MemInfo::read(&Root::system()).unwrap().total;
+    if total >= 8 << 30 {
+        assert_eq!(json(&tiny.pid())["reason"], "too_small");
+        assert!(text(&tiny.pid()).contains(" MiB, less than the smallest victim, "));
+    }
+    let keys = keys(&told).join(" ");
+    assert_eq!(keys, "bytes exact name pid reason rule score smallest_bytes uid user victim_score");
+    let help = pick(&["--help"]).out;
+    assert!(keys.split(' ').all(|key| help.contains(key)), "{help}");
+    assert!(large.is_alive() && small.is_alive());
+}
+
+#[test]
+fn what_is_no_candidate_is_told_by_its_reason() {
+    let dead = Victim::of(1);
+    dead.pidfd.send_signal(linux::pidfd::Signal::KILL).unwrap();
+    assert!(dead.pidfd.wait_exit(std::time::Duration::from_secs(10)).unwrap());
+    let reason = |pid: &str| why_not(pid, "", &["--json"]).json()["why_not"]["reason"].clone();
+    assert_eq!(reason(&dead.pid()), "no_memory");
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|comm| comm == "kthreadd\n") {
+        assert_eq!(reason("2"), "no_memory");
+    } else {
+        testing::skipped("no kernel thread to be seen here");
+    }
+    let ran = why_not(&i32::MAX.to_string(), "", &[]);
+    assert!(ran.code == Some(1) && ran.err.contains("no process has the ID"), "{ran:?}");
+    let headless = Victim::new(&Setup { headless: true, ..Setup::default() });
+    let thread = fs::read_dir(format!("/proc/{}/task", headless.pid()))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .find(|tid| *tid != headless.pid())
+        .unwrap();
+    let ran = why_not(&thread, "", &[]);
+    assert!(ran.code == Some(1) && ran.err.contains(&format!("is a thread of process {}", headless.pid())), "{ran:?}");
+}

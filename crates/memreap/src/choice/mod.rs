@@ -36,6 +36,7 @@ mod readers;
 mod result;
 mod search;
 mod selection;
+mod standing;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -45,4 +46,5 @@ pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES};
 pub use chooser::Chooser;
 pub use holder::Holder;
 pub use result::{Choice, CommandLine, Considered, Cost, Group, Parent, Pool, Precision, Scope};
+pub use standing::Standing;
 pub use thread::{ChooserThread, Danger, NoVictim};

@@ -106,8 +106,8 @@ JSON, one object:
 
 const PICK_AFTER_HELP: &str = "\
 Exit codes:
-  0    a process would be killed
-  1    no process may be killed
+  0    a process would be killed; with --why-not, the answer was found
+  1    no process may be killed; with --why-not, there is no such process
   2    wrong usage, or the configuration is wrong
 
 JSON, one object (sizes in bytes):
@@ -115,6 +115,7 @@ JSON, one object (sizes in bytes):
   victim            null for none
   candidates        by falling score
   cost              processes, cheap_readings, exact_readings, samples, late_readings, seconds
+  why_not           only with --why-not: see below
  Victim and candidates:
   pid, name, uid, user, cgroup
                     the process
@@ -129,7 +130,15 @@ JSON, one object (sizes in bytes):
                     oom_group; null for none
  Candidates only:
   bound_bytes       what comes back at most
-  score             what counts: bytes, else bound_bytes, weighted by the policy";
+  score             what counts: bytes, else bound_bytes, weighted by the policy
+ Of --why-not:
+  pid, name, uid, user, rule, bytes, exact, score
+                    as above
+  reason            victim, with_victim (it shares its memory or dies with its cgroup), never (by rule
+                    or what no rule can change), no_memory (a kernel thread or a zombie), dying,
+                    not_permitted, too_small, less
+  victim_score      what counts of the victim, if that is why (less); else null
+  smallest_bytes    a victim gives back so much at least";
 
 const WATCH_AFTER_HELP: &str = "\
 On a terminal the view is drawn at the same place each time; otherwise there is one line per view.
@@ -374,6 +383,10 @@ pub struct PickArgs {
     /// Print how each of the first candidates was judged, and what the choice cost
     #[arg(long, short)]
     pub explain: bool,
+    /// Print why this process would not be killed: which rule or reason spares it, or which process
+    /// would be taken instead and by how much
+    #[arg(long, short, value_name = "PID")]
+    pub why_not: Option<Pid>,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! `memreap pick`: prints which process would be killed now, and why. Sends no signal.
 
+mod why_not;
+
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -8,6 +10,8 @@ use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
 use linux::{Process, Root, escape, process};
 use serde::Serialize;
+
+use why_not::{Victim, WhyNot};
 
 use super::args::PickArgs;
 use crate::choice::{Choice, Chooser, Considered, Scope};
@@ -33,6 +37,9 @@ struct Report {
     victim: Option<ChoiceReport>,
     candidates: Vec<Candidate>,
     cost: CostReport,
+    /// How the process stands that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why_not: Option<WhyNot>,
 }
 
 #[derive(Debug, Serialize)]
@@ -108,14 +115,30 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
         chooser.refresh(&config.policy, COMMAND_LINES_BUDGET);
     }
     let choice = chooser.choose(&config.policy, Scope::All { by_cgroup: config.kill.by_cgroup });
-    let report = Report::new(&root, &config.policy, &chooser, choice.as_ref());
+    let mut report = Report::new(&root, &config.policy, &chooser, choice.as_ref());
+    if let Some(pid) = args.why_not {
+        let victim = choice.as_ref().map(|choice| Victim { choice, score: report.score_of(choice) });
+        match WhyNot::find(&root, &mut chooser, &config.policy, pid, victim)? {
+            Ok(found) => report.why_not = Some(found),
+            Err(problem) => {
+                eprintln!("memreap: {problem}");
+                return Ok(Exit::NotFound);
+            }
+        }
+    }
     let mut out = io::stdout().lock();
     if args.json {
         writeln!(out, "{}", serde_json::to_string(&report)?)?;
+    } else if let Some(why_not) = &report.why_not {
+        why_not.write(&mut out, report.victim.as_ref().map(ChoiceReport::label).as_deref())?;
+        if args.explain {
+            report.write_table(&mut out)?;
+        }
+        return Ok(Exit::Done);
     } else {
         report.write(&mut out, args.explain)?;
     }
-    Ok(if choice.is_some() { Exit::Done } else { Exit::NotFound })
+    Ok(if choice.is_some() || args.why_not.is_some() { Exit::Done } else { Exit::NotFound })
 }
 
 impl Report {
@@ -136,7 +159,13 @@ impl Report {
                 late_readings: cost.late,
                 seconds: cost.took.as_secs_f64(),
             },
+            why_not: None,
         }
+    }
+
+    /// What the victim counts for by itself, and with those that share its memory.
+    fn score_of(&self, choice: &Choice) -> u64 {
+        self.candidates.iter().find(|c| c.pid == choice.pid.get()).map_or(0, |c| c.score)
     }
 
     fn write(&self, out: &mut impl Write, explain: bool) -> io::Result<()> {
@@ -239,6 +268,10 @@ impl ChoiceReport {
                 oom_group: group.oom_group,
             }),
         }
+    }
+
+    fn label(&self) -> String {
+        format!("{} ({}), user {},", self.pid, self.name, self.user)
     }
 
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
