@@ -31,24 +31,14 @@ else
     echo "systemd-analyze is not installed: memreap.service was not checked"
 fi
 
-for script in deb.sh deb-test.sh dist.sh install.sh prometheus-test.sh render.sh stage.sh examples/kubernetes-event.sh; do sh -n "$script"; done
+for script in chart-test.sh deb.sh deb-test.sh dist.sh install.sh prometheus-test.sh render.sh stage.sh examples/kubernetes-event.sh; do sh -n "$script"; done
 bash -n PKGBUILD
 if command -v rpmlint >/dev/null; then
     rpmlint memreap.spec
 else
     echo "rpmlint is not installed: memreap.spec was not checked"
 fi
-# The rendered manifest is the chart's.
-if command -v helm >/dev/null; then
-    helm lint --quiet helm/memreap
-    rendered=$(./render.sh)
-    if [ "$rendered" != "$(cat kubernetes/memreap.yaml)" ]; then
-        echo "kubernetes/memreap.yaml is not the chart rendered: packaging/render.sh >packaging/kubernetes/memreap.yaml" >&2
-        exit 1
-    fi
-else
-    echo "helm is not installed: the chart was not checked"
-fi
+./chart-test.sh
 if command -v promtool >/dev/null; then
     promtool check rules helm/memreap/files/alerts.yaml
 else
