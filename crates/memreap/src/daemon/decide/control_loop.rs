@@ -8,6 +8,8 @@ use std::iter;
 use std::time::Duration;
 
 use super::governor::Governor;
+#[cfg(any(test, feature = "simulation"))]
+use super::governor::Thresholds;
 use super::reason::Ending;
 use super::watch::{Common, SAME_SHORTAGE_WINDOW, Watch};
 use super::world::{Gone, World};
@@ -47,6 +49,12 @@ impl<W: World + ?Sized> ControlLoop<W> {
 
     fn all(&mut self) -> impl Iterator<Item = &mut Watch<W>> {
         iter::once(&mut *self.whole).chain(&mut self.limits)
+    }
+
+    /// Decides by other numbers.
+    #[cfg(any(test, feature = "simulation"))]
+    pub(super) fn try_out(&mut self, thresholds: Thresholds) {
+        self.whole.governor = self.whole.governor.clone().with(thresholds);
     }
 
     /// Takes another configuration. Kills that have begun go on.

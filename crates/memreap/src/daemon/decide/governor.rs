@@ -20,52 +20,85 @@ use crate::units::Size;
 
 /// Samples that are kept: at the shortest tick, more than the longest window.
 const MAX_SAMPLES: usize = 128;
-/// The time over which the rate is taken. Shorter is noise: reclaim works in bursts.
-const RATE_WINDOW: Duration = Duration::from_millis(400);
-/// The least time between two samples from which a rate is taken.
-const MIN_RATE_SPAN: Duration = Duration::from_millis(50);
-/// The time over which the share of stalls is taken that shows pressure.
-const SHARE_WINDOW: Duration = Duration::from_secs(1);
-/// The time for which some task must stall without a break, when no memory is available, to be a reason to kill. What
-/// fits stalls for three seconds, but leaves more than 1 % of memory.
-const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// So many times `act.critical` count as no memory where the kernel reclaims early: what fits stalls for 90 % of 0.5 s
-/// there, in 34 runs of the face-off.
-const EARLY_RECLAIM_FACTOR: u64 = 3;
-/// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
-const MIN_FULL_STALL_PERCENT: f64 = 25.0;
-/// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
-const AVERAGE_TIME: Duration = Duration::from_secs(20);
-/// ... and the average from which on it is a reason to kill. In the face-off loads that fit reach 35 % at most, a
-/// leak into swap on a hard disk 62 %.
-const MAX_AVERAGE_STALL_PERCENT: f64 = 50.0;
-/// From this share on there is a reason to kill when no memory is available at all. Processes that fit leave some
-/// (2 % in the face-off).
-const NO_MEMORY_STALL_PERCENT: f64 = 10.0;
-/// And no memory is: less than this part of `act.critical` is free, about twice what the kernel keeps for itself.
-const NO_MEMORY_DIVISOR: u64 = 2;
-/// This part of swap counts as used up: the last of it is full within a second, and then the kernel kills. What fits
-/// left 9 % of memory and swap together in 73 runs of the face-off.
-const SWAP_RESERVE_DIVISOR: u64 = 20;
-/// When memory and swap run out within this time, warnings are due.
-const WARNING_TIME: Duration = Duration::from_secs(4);
-/// The shortest and longest time between two samples.
-const MIN_TICK: Duration = Duration::from_millis(10);
-const MAX_TICK: Duration = Duration::from_millis(250);
-/// The longest below `low`.
-const MAX_SHORT_TICK: Duration = Duration::from_millis(100);
-/// Samples until memory runs out at the present rate, at least.
-const SAMPLES_UNTIL_EXHAUSTED: u32 = 16;
-/// What runs out later than this is no reason to sample.
-const CONCERN_HORIZON: Duration = Duration::from_secs(30);
-/// How long there must have been no reason to sample for pressure to be over.
-const QUIET_TIME: Duration = Duration::from_secs(3);
-/// The share of the time in which all tasks stall from which it counts as pressure.
-const PRESSURE_STALL_PERCENT: f64 = 5.0;
-/// At a lower rate memory does not run out, it only fluctuates.
-const STEADY_BYTES_PER_SECOND: f64 = (1 << 20) as f64;
-/// A rate at which what is left lasts for longer than this is tolerable.
-const TOLERABLE_TIME_LEFT: Duration = Duration::from_secs(150);
+/// The kernel reports pressure when some task has stalled for memory for this long...
+pub const REPORTED_STALL: Duration = Duration::from_millis(5);
+/// ...within this window.
+pub const REPORT_WINDOW: Duration = Duration::from_millis(500);
+/// How often memory is sampled where there is no PSI.
+pub const BLIND_INTERVAL: Duration = Duration::from_millis(250);
+
+macro_rules! thresholds {
+    ($($(#[doc = $about:literal])+ $name:ident = $value:expr,)+) => {
+        /// All numbers of the decision but those that a user sets ([`Act`]).
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub struct Thresholds {
+            $($(#[doc = $about])+ pub $name: f64,)+
+        }
+
+        impl Thresholds {
+            /// Those of the daemon.
+            pub const USUAL: Self = Self { $($name: $value,)+ };
+
+            /// Returns each with its name, for those who try others.
+            pub fn each(&mut self) -> impl Iterator<Item = (&'static str, &mut f64)> {
+                [$((stringify!($name), &mut self.$name),)+].into_iter()
+            }
+        }
+    };
+}
+
+thresholds! {
+    /// The time over which the rate is taken. Shorter is noise: reclaim works in bursts.
+    rate_window_s = 0.4,
+    /// The least time between two samples from which a rate is taken.
+    min_rate_span_s = 0.05,
+    /// The time over which the share of stalls is taken that shows pressure.
+    share_window_s = 1.0,
+    /// The time for which some task must stall without a break, when no memory is available, to be a reason to kill.
+    /// What fits stalls for three seconds, but leaves more than 1 % of memory.
+    stall_window_s = 0.5,
+    /// So many times `act.critical` count as no memory where the kernel reclaims early: what fits stalls for 90 % of
+    /// 0.5 s there, in 34 runs of the face-off.
+    early_reclaim_factor = 3.0,
+    /// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
+    min_full_stall_percent = 25.0,
+    /// It is no reason while available memory grows by so many times `act.critical` meanwhile: what fits stalls as much
+    /// while the kernel swaps others out for it, faster than it takes memory.
+    recovery_factor = 1.0,
+    /// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
+    average_time_s = 20.0,
+    /// ... and the average from which on it is a reason to kill. In the face-off loads that fit reach 35 % at most, a
+    /// leak into swap on a hard disk 62 %.
+    max_average_stall_percent = 50.0,
+    /// From this share on there is a reason to kill when no memory is available at all. Processes that fit leave some
+    /// (2 % in the face-off).
+    no_memory_stall_percent = 10.0,
+    /// And no memory is: less than this part of `act.critical` is free, about twice what the kernel keeps for itself.
+    no_memory_share = 0.5,
+    /// This part of swap counts as used up: the last of it is full within a second, and then the kernel kills. What fits
+    /// left 9 % of memory and swap together in 73 runs of the face-off.
+    swap_reserve_share = 0.05,
+    /// The share of the time in which all tasks stall from which it counts as pressure.
+    pressure_stall_percent = 5.0,
+    /// At a lower rate memory does not run out, it only fluctuates.
+    steady_bytes_per_s = (1 << 20) as f64,
+    /// A rate at which what is left lasts for longer than this is tolerable.
+    tolerable_time_left_s = 150.0,
+    /// When memory and swap run out within this time, warnings are due.
+    warning_time_s = 4.0,
+    /// The shortest time between two samples, ...
+    min_tick_s = 0.01,
+    /// ... the longest, ...
+    max_tick_s = 0.25,
+    /// ... and the longest below `low`.
+    max_short_tick_s = 0.1,
+    /// Samples until memory runs out at the present rate, at least.
+    samples_until_exhausted = 16.0,
+    /// What runs out later than this is no reason to sample.
+    concern_horizon_s = 30.0,
+    /// How long there must have been no reason to sample for pressure to be over.
+    quiet_time_s = 3.0,
+}
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +130,7 @@ pub struct Outlook {
 #[derive(Clone, Debug)]
 pub struct Governor {
     act: Act,
+    thresholds: Thresholds,
     /// How long the next victim has before it is killed, so much earlier a kill is due.
     grace: Duration,
     samples: ArrayVec<Sample, MAX_SAMPLES>,
@@ -112,6 +146,7 @@ impl Governor {
     pub fn new(act: Act) -> Self {
         Self {
             act,
+            thresholds: Thresholds::USUAL,
             grace: Duration::ZERO,
             samples: ArrayVec::new(),
             outlook: Outlook::default(),
@@ -120,9 +155,15 @@ impl Governor {
         }
     }
 
+    /// The same with other numbers, to see what each is for.
+    #[must_use]
+    pub fn with(self, thresholds: Thresholds) -> Self {
+        Self { thresholds, ..self }
+    }
+
     /// A governor for another memory, with the thresholds of this one.
     pub fn for_another(&self) -> Self {
-        Self::new(self.act.clone())
+        Self::new(self.act.clone()).with(self.thresholds)
     }
 
     /// Takes other thresholds.
@@ -173,7 +214,7 @@ impl Governor {
 
     /// Returns below how many bytes of headroom memory and swap are critical.
     fn critical_headroom(&self) -> u64 {
-        let swap = self.samples.last().map_or(0, |s| s.swap_total / SWAP_RESERVE_DIVISOR);
+        let swap = self.samples.last().map_or(0, |s| times(s.swap_total, self.thresholds.swap_reserve_share));
         self.critical_level().saturating_add(swap.min(self.act.critical.most))
     }
 
@@ -200,7 +241,7 @@ impl Governor {
     /// above the watermarks, which may be far up (vm.watermark_scale_factor).
     fn none_is_left(&self) -> bool {
         let critical = self.critical_level();
-        let last = critical / NO_MEMORY_DIVISOR;
+        let last = times(critical, self.thresholds.no_memory_share);
         self.samples.last().is_some_and(|now| now.available < critical && now.free < last)
     }
 
@@ -222,19 +263,19 @@ impl Governor {
         now.is_none() || now != scanned(self.samples.first())
     }
 
-    fn runs_out_within(&self, time: Duration) -> bool {
-        self.outlook.time_left.is_some_and(|left| left < time)
+    fn runs_out_within(&self, seconds: f64) -> bool {
+        self.outlook.time_left.is_some_and(|left| left.as_secs_f64() < seconds)
     }
 
     fn has_pressure(&self) -> bool {
-        self.outlook.stall_percent.is_some_and(|[_, all]| all >= PRESSURE_STALL_PERCENT)
+        self.outlook.stall_percent.is_some_and(|[_, all]| all >= self.thresholds.pressure_stall_percent)
     }
 
     /// Returns how close a kill is. When it is imminent, a warning is due.
     pub fn danger(&self) -> Danger {
-        let stalled = self.outlook.stall_percent.is_some_and(|[_, all]| all >= MIN_FULL_STALL_PERCENT);
+        let stalled = self.outlook.stall_percent.is_some_and(|[_, all]| all >= self.thresholds.min_full_stall_percent);
         match self.is_low() {
-            true if self.runs_out_within(WARNING_TIME) || stalled => Danger::Imminent,
+            true if self.runs_out_within(self.thresholds.warning_time_s) || stalled => Danger::Imminent,
             true => Danger::Possible,
             false => Danger::None,
         }
@@ -245,7 +286,7 @@ impl Governor {
         let average = self.samples.last().and_then(|last| self.average_stall(last, &sample));
         // However often memory is sampled, the samples that are kept reach back over the longest window.
         if let [.., before, last] = self.samples[..]
-            && last.at - before.at < MIN_TICK
+            && (last.at - before.at).as_secs_f64() < self.thresholds.min_tick_s
         {
             self.samples.pop();
         }
@@ -265,10 +306,11 @@ impl Governor {
     }
 
     /// Returns the first sample of the last `window`, if that is long enough for a rate.
-    fn since(&self, window: Duration) -> Option<&Sample> {
+    fn since(&self, window_s: f64) -> Option<&Sample> {
         let now = self.samples.last()?;
-        let from = now.at.saturating_sub(window);
-        self.samples.iter().find(|s| s.at >= from).filter(|s| now.at - s.at >= MIN_RATE_SPAN)
+        let from = now.at.saturating_sub(seconds(window_s));
+        let least = self.thresholds.min_rate_span_s;
+        self.samples.iter().find(|s| s.at >= from && s.at < now.at).filter(|s| (now.at - s.at).as_secs_f64() >= least)
     }
 
     fn compute_outlook(&self) -> Outlook {
@@ -276,12 +318,13 @@ impl Governor {
         // What is used, and not what is left: a balloon driver, memory hotplug, swapoff or a new limit changes
         // the total at any time, and that is no rate.
         let used = |s: &Sample| (s.total + s.swap_total) as f64 - s.headroom() as f64;
-        let rate =
-            self.since(RATE_WINDOW).map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64());
+        let rate = self
+            .since(self.thresholds.rate_window_s)
+            .map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64());
         let headroom = now.headroom();
-        let time_left =
-            (rate > STEADY_BYTES_PER_SECOND).then(|| Duration::from_secs_f64((headroom as f64 / rate).min(1e6)));
-        let stall_percent = self.since(SHARE_WINDOW).and_then(|then| stall_percent(then, now));
+        let time_left = (rate > self.thresholds.steady_bytes_per_s)
+            .then(|| Duration::from_secs_f64((headroom as f64 / rate).min(1e6)));
+        let stall_percent = self.since(self.thresholds.share_window_s).and_then(|then| stall_percent(then, now));
         Outlook { available: now.available, headroom, rate, time_left, stall_percent }
     }
 
@@ -289,13 +332,14 @@ impl Governor {
     fn average_stall(&self, last: &Sample, now: &Sample) -> Option<f64> {
         let span = (now.at - last.at).as_secs_f64();
         let stalled = now.stalled?[1].saturating_sub(last.stalled?[1]).as_secs_f64().min(span);
-        let average_time = AVERAGE_TIME.as_secs_f64();
+        let average_time = self.thresholds.average_time_s;
         let kept = average_time / (average_time + span);
         let share = if span > 0.0 { stalled / span * 100.0 } else { 0.0 };
         Some(self.average_stall_percent * kept + share * (1.0 - kept))
     }
 
     fn reason(&self) -> Option<Reason> {
+        let thresholds = &self.thresholds;
         let now = self.samples.last()?;
         // An administrator has set the limit, perhaps close to what is needed: to be near it is no shortage as long
         // as no task stalls.
@@ -304,40 +348,44 @@ impl Governor {
         }
         // Little is left, but that may have been so for long and stay so: a victim that is dying already may
         // be enough.
-        let acute = self.runs_out_within(TOLERABLE_TIME_LEFT) || self.has_pressure() || now.stalled.is_none();
+        let acute =
+            self.runs_out_within(thresholds.tolerable_time_left_s) || self.has_pressure() || now.stalled.is_none();
         if acute && self.is_critical_after(self.grace) {
             return Some(Reason::Critical);
         }
-        if self.average_stall_percent >= MAX_AVERAGE_STALL_PERCENT {
+        if self.average_stall_percent >= thresholds.max_average_stall_percent {
             return Some(Reason::Stall);
         }
         let [_, all] = self.outlook.stall_percent?;
         // Swapping out takes memory, too, and to zram nearly as much as it frees.
-        if self.none_is_left() && all >= NO_MEMORY_STALL_PERCENT {
+        if self.none_is_left() && all >= thresholds.no_memory_stall_percent {
             return Some(Reason::Critical);
         }
         // Of all of that time, and not of what was sampled of it.
-        let then = self.samples.iter().rfind(|then| then.at + STALL_WINDOW <= now.at)?;
+        let window = seconds(thresholds.stall_window_s);
+        let then = self.samples.iter().rfind(|then| then.at.saturating_add(window) <= now.at)?;
         let [some, all] = stall_percent(then, now)?;
-        let stalled = some >= self.act.stall && all >= MIN_FULL_STALL_PERCENT;
+        let stalled = some >= self.act.stall && all >= thresholds.min_full_stall_percent;
         let early = self.act.early_reclaim && !now.is_limit;
-        let factor = if early { EARLY_RECLAIM_FACTOR } else { 1 };
-        let nearly_none = self.critical_level().saturating_mul(factor).min(self.low_level());
-        // What fits stalls as much while the kernel swaps others out for it, faster than it takes memory.
-        let recovers = now.available >= then.available.saturating_add(self.critical_level());
+        let factor = if early { thresholds.early_reclaim_factor } else { 1.0 };
+        let nearly_none = times(self.critical_level(), factor).min(self.low_level());
+        let growth = times(self.critical_level(), thresholds.recovery_factor);
+        let recovers = now.available >= then.available.saturating_add(growth);
         (now.available < nearly_none && stalled && !recovers).then_some(Reason::Stall)
     }
 
     fn next_tick(&mut self, sample: &Sample) -> Advice {
+        let thresholds = &self.thresholds;
         let short = self.is_low() && (self.outlook.time_left.is_some() || self.has_pressure());
-        if short || self.runs_out_within(CONCERN_HORIZON) || self.has_pressure() {
+        if short || self.runs_out_within(thresholds.concern_horizon_s) || self.has_pressure() {
             self.last_concern = Some(sample.at);
         }
         match self.last_concern {
-            Some(when) if sample.at.saturating_sub(when) < QUIET_TIME => {
-                let left = self.outlook.time_left.unwrap_or(Duration::MAX);
-                let longest = if short { MAX_SHORT_TICK } else { MAX_TICK };
-                Advice::SampleAfter((left / SAMPLES_UNTIL_EXHAUSTED).clamp(MIN_TICK, longest))
+            Some(when) if sample.at.saturating_sub(when).as_secs_f64() < thresholds.quiet_time_s => {
+                let left = self.outlook.time_left.map_or(f64::INFINITY, |left| left.as_secs_f64());
+                let longest = if short { thresholds.max_short_tick_s } else { thresholds.max_tick_s };
+                let tick = (left / thresholds.samples_until_exhausted).min(longest).max(thresholds.min_tick_s);
+                Advice::SampleAfter(seconds(tick))
             }
             _ => {
                 self.last_concern = None;
@@ -362,11 +410,21 @@ impl Governor {
         if let Some([some, all]) = stall_percent.filter(|[_, all]| *all >= 1.0) {
             let _ = write!(text, ", some stalled {some:.0} %, all {all:.0} %");
         }
-        if self.average_stall_percent >= MAX_AVERAGE_STALL_PERCENT {
+        if self.average_stall_percent >= self.thresholds.max_average_stall_percent {
             let _ = write!(text, " ({:.0} % of 20 s)", self.average_stall_percent);
         }
         text
     }
+}
+
+/// Returns so many seconds, also for ever.
+fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
+}
+
+/// Returns so many bytes times a factor.
+fn times(bytes: u64, factor: f64) -> u64 {
+    (bytes as f64 * factor) as u64
 }
 
 /// Returns the least share of the time between two samples in which some tasks stalled, and in which all did;

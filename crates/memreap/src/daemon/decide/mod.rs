@@ -4,8 +4,9 @@
 pub mod control_loop;
 pub mod governor;
 pub mod reason;
+pub mod replay;
 pub mod sample;
-#[cfg(test)]
-mod simulation;
+#[cfg(any(test, feature = "simulation"))]
+pub mod simulation;
 mod watch;
 pub mod world;

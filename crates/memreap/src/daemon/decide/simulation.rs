@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A simulated machine for the control loop: days of hostile events in a second, the same every time.
 
+// What only the tests do is not dead.
+#![cfg_attr(not(test), allow(dead_code))]
+
+#[cfg(test)]
 mod tests;
 
 use std::time::Duration;
@@ -8,12 +12,12 @@ use std::time::Duration;
 use linux::pidfd::Signal;
 
 use super::control_loop::{ControlLoop, Next};
-use super::governor::Governor;
+use super::governor::{BLIND_INTERVAL, Governor, REPORT_WINDOW, Thresholds};
 use super::reason::{Ending, Obstacle, Reason};
 use super::sample::Sample;
 use super::world::{Gain, Gone, Kills, Observes, Progress, Reports};
 use crate::choice::{Danger, NoVictim};
-use crate::config::Config;
+use crate::config::{Act, Config};
 use crate::kill::SignalFirst;
 
 const S: Duration = Duration::from_secs(1);
@@ -21,12 +25,12 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 const TOTAL_BYTES: u64 = 2048 * MIB;
 const SWAP_BYTES: u64 = 1024 * MIB;
+/// Machines of these sizes are simulated.
+const SIZES: [u64; 4] = [512 * MIB, 2 * GIB, 64 * GIB, 1024 * GIB];
 /// Limited cgroups that are watched, at most.
 const MAX_LIMITS: usize = 4;
 /// The time step of the simulation.
 const MOMENT: Duration = Duration::from_millis(5);
-/// How often it steps where the kernel does not tell of pressure.
-const BLIND: Duration = Duration::from_millis(250);
 /// Time at no memory at all after which the kernel's own OOM killer would have acted.
 const TOO_LATE: Duration = Duration::from_secs(5);
 
@@ -453,11 +457,16 @@ impl Run {
     /// The world goes on for a time, and the daemon with it.
     fn pass(&mut self, time: Duration) {
         let end = self.sim.now + time;
-        while self.sim.now < end {
+        self.go_on(|sim| sim.now >= end);
+        assert!(self.sim.starved < TOO_LATE, "a kill was missed at {:?}: {:?}", self.sim.now, self.sim.procs);
+    }
+
+    /// The same until something is so, or a kill is missed.
+    fn go_on(&mut self, until: impl Fn(&Sim) -> bool) {
+        while !until(&self.sim) && self.sim.starved < TOO_LATE {
             self.sim.tick();
-            assert!(self.sim.starved < TOO_LATE, "a kill was missed at {:?}: {:?}", self.sim.now, self.sim.procs);
             // PSI reports once in half a second.
-            let pressure = self.sim.psi && self.sim.reclaimed && self.sim.now - self.told >= Duration::from_millis(500);
+            let pressure = self.sim.psi && self.sim.reclaimed && self.sim.now - self.told >= REPORT_WINDOW;
             if pressure {
                 self.told = self.sim.now;
                 self.control_loop.pressure_reported(self.sim.now);
@@ -476,8 +485,8 @@ impl Run {
     fn step(&mut self) {
         self.steps += 1;
         self.wake = match self.control_loop.step(&mut self.sim) {
-            Next::Rest => (!self.sim.psi).then_some(self.sim.now + BLIND),
-            Next::After(pause) => Some(self.sim.now + pause),
+            Next::Rest => (!self.sim.psi).then_some(self.sim.now + BLIND_INTERVAL),
+            Next::After(pause) => Some(self.sim.now.saturating_add(pause)),
         };
         // The next kill may come at once.
         let has_just_killed = self.sim.kills.last().is_some_and(|kill| self.sim.now - kill.at < S);
@@ -503,4 +512,58 @@ impl Run {
     fn killed(&self) -> Vec<u64> {
         self.sim.kills.iter().map(|k| k.id).collect()
     }
+}
+
+/// A machine of another size.
+fn sized(total: u64, psi: bool, swap_bytes: u64, saves: f64) -> Run {
+    let mut run = Run::new(saves, &Config::default());
+    run.sim.total = total;
+    run.sim.base = total / 4;
+    run.sim.psi = psi;
+    run.sim.swap_bytes = swap_bytes;
+    run.step();
+    run
+}
+
+/// What happened in a simulated load.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Simulated {
+    /// Nobody has to die.
+    pub fits: bool,
+    /// When the first process was killed; `None` if none was.
+    pub killed_after: Option<Duration>,
+    /// When it was over, or the kernel would have killed.
+    pub until: Duration,
+}
+
+/// Simulates a governor with other settings and numbers on machines of 512 MiB to 1 TiB, with and without PSI, without swap, with
+/// swap on a disk and in zram: a process that takes memory at various speeds, all but a fiftieth of what is available,
+/// and gives it back; and one that takes all of it. Returns what happened in each load, in the same order each time.
+pub fn try_out(act: &Act, thresholds: Thresholds) -> Vec<Simulated> {
+    let config = Config { act: act.clone(), ..Config::default() };
+    let mut all = Vec::new();
+    for total in SIZES {
+        let swaps = [(0, 0.0), (total / 2, 0.0), (total / 2, 0.6), (total, 1.0)];
+        let machines = swaps.iter().flat_map(|swap| [true, false].map(|psi| (psi, *swap)));
+        for (psi, (swap_bytes, saves)) in machines {
+            for (fits, seconds) in [true, false].into_iter().flat_map(|fits| [0.5, 9.0, 60.0].map(|s| (fits, s))) {
+                let mut run = sized(total, psi, swap_bytes, saves);
+                run.control_loop.reconfigure(&config, &mut run.sim);
+                run.control_loop.try_out(thresholds);
+                let size = run.sim.available() / 50 * 49;
+                let id = run.sim.spawn(MIB, (size as f64 / seconds) as u64, if fits { size } else { u64::MAX });
+                // Swap doubles what there is to take, and none is slower than a peak that waits for memory.
+                let [took, gone] = [2.0, 6.0].map(|times| Duration::from_secs_f64(times * seconds) + 4 * S);
+                run.go_on(|sim| !sim.kills.is_empty() || sim.now >= if fits { took } else { gone });
+                if fits {
+                    run.sim.procs.retain(|p| p.id != id);
+                    let end = run.sim.now + 2 * S;
+                    run.go_on(|sim| !sim.kills.is_empty() || sim.now >= end);
+                }
+                let killed_after = run.sim.kills.first().map(|kill| kill.at);
+                all.push(Simulated { fits, killed_after, until: run.sim.now });
+            }
+        }
+    }
+    all
 }

@@ -15,11 +15,9 @@ use super::signals::{Event as SignalEvent, Signals};
 use super::system::{LiveWorld, System};
 use crate::config::Config;
 use crate::daemon::decide::control_loop::{ControlLoop, Next};
+use crate::daemon::decide::governor::BLIND_INTERVAL;
 use crate::daemon::decide::world::Observes as _;
 use crate::exit::Exit;
-
-/// How often memory is sampled where there is no PSI.
-pub(super) const NO_PSI_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 // What epoll returns for each descriptor.
 const PRESSURE_TOKEN: u64 = 0;
@@ -55,7 +53,7 @@ impl Daemon {
         loop {
             let mut timeout = match next {
                 Next::After(pause) => Some(pause),
-                Next::Rest if self.trigger.is_none() => Some(NO_PSI_SAMPLE_INTERVAL),
+                Next::Rest if self.trigger.is_none() => Some(BLIND_INTERVAL),
                 Next::Rest => None,
             };
             if let Some(watchdog) = watchdog {

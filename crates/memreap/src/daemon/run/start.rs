@@ -14,7 +14,7 @@ use linux::scan::Scan;
 use linux::{Dir, Pid, Process, Root, own_memory, process};
 use rustix::thread::CapabilitySet;
 
-use super::event_loop::{Daemon, NO_PSI_SAMPLE_INTERVAL};
+use super::event_loop::Daemon;
 use super::rehearsal::{Dummy, rehearse};
 use super::sampler::{self, Limited, Machine, Memory, fit_to_machine};
 use super::sandbox::{self, Access};
@@ -24,15 +24,12 @@ use crate::choice::Chooser;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::daemon::act::reapers::Reapers;
 use crate::daemon::decide::control_loop::ControlLoop;
+use crate::daemon::decide::governor::{BLIND_INTERVAL, REPORT_WINDOW, REPORTED_STALL};
 use crate::daemon::report::notify::Notifier;
 use crate::exit::Exit;
 use crate::kill::{KernelFeatures, Method, raise_priority};
 
-/// The kernel reports pressure when some task has stalled for memory for this long...
-const STALL_THRESHOLD: Duration = Duration::from_millis(5);
-/// ...within this window; ...
-const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// ...without privileges only this window is possible.
+/// Without privileges the kernel reports pressure within this window only.
 const UNPRIVILEGED_STALL_WINDOW: Duration = Duration::from_secs(2);
 /// The daemon's own memory, at most: many times what it needs, so that a leak ends the daemon and not the
 /// machine.
@@ -94,7 +91,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
         .inspect_err(|e| {
             notifier.note(format_args!(
                 "sampling memory every {} ms, because the kernel does not report pressure (PSI): {e:#}",
-                NO_PSI_SAMPLE_INTERVAL.as_millis()
+                BLIND_INTERVAL.as_millis()
             ));
         })
         .ok();
@@ -180,8 +177,8 @@ fn whole_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
 /// Has the kernel report pressure.
 fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> Result<Trigger> {
     let trigger = |window| match (memory, hierarchy) {
-        (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, STALL_THRESHOLD, window),
-        _ => Trigger::new(root, STALL_THRESHOLD, window),
+        (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, REPORTED_STALL, window),
+        _ => Trigger::new(root, REPORTED_STALL, window),
     };
-    Ok(trigger(STALL_WINDOW).or_else(|_| trigger(UNPRIVILEGED_STALL_WINDOW))?)
+    Ok(trigger(REPORT_WINDOW).or_else(|_| trigger(UNPRIVILEGED_STALL_WINDOW))?)
 }

@@ -4,7 +4,7 @@
 use fastrand::Rng;
 
 use super::*;
-use crate::config::{Act, Level};
+use crate::config::Level;
 
 #[test]
 fn a_hog_is_killed_once_and_soon() {
@@ -54,19 +54,6 @@ fn a_peak_that_fits_costs_no_life() {
         }
     }
 }
-
-/// A machine of another size.
-fn sized(total: u64, psi: bool, swap_bytes: u64, saves: f64) -> Run {
-    let mut run = Run::new(saves, &Config::default());
-    run.sim.total = total;
-    run.sim.base = total / 4;
-    run.sim.psi = psi;
-    run.sim.swap_bytes = swap_bytes;
-    run.step();
-    run
-}
-
-const SIZES: [u64; 4] = [512 * MIB, 2 * GIB, 64 * GIB, 1024 * GIB];
 
 /// Processes come, take memory at any rate up to what there is, and go: nobody has to die. More days by
 /// `MEMREAP_SIMULATED_DAYS=200 cargo test --release -p memreap benign`.
