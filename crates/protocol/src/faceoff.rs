@@ -98,7 +98,9 @@ pub enum Event {
     End,
 }
 
-/// The state of the machine, sampled every 50 ms.
+/// The state of the machine, sampled every 50 ms, and every 10 ms while memory is nearly short: what the governor of
+/// memreap's daemon has, and how late the foreground was. Series before December 2026 have no `total`, `swap_total`,
+/// `scanned` and `within_us` of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Sample {
@@ -114,6 +116,19 @@ pub struct Sample {
     pub some_us: u64,
     /// The time since boot during which all tasks were stalled on memory, in microseconds.
     pub full_us: u64,
+    /// MemTotal, KiB; 0 if it was not recorded.
+    #[serde(default)]
+    pub total: u64,
+    /// SwapTotal, KiB.
+    #[serde(default)]
+    pub swap_total: u64,
+    /// How many pages the kernel has scanned for the machine since boot; `None` where hardly any memory is available, as
+    /// to read it needs memory.
+    #[serde(default)]
+    pub scanned: Option<u64>,
+    /// How long after `t` PSI was read at the latest, in microseconds.
+    #[serde(default)]
+    pub within_us: u64,
     /// The longest frame delay of the foreground since the previous sample.
     pub fg_gap_ms: f64,
 }

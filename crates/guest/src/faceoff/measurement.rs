@@ -100,6 +100,10 @@ impl Measurement {
                 swap_free: sample.swap_free,
                 some_us: sample.some_us,
                 full_us: sample.full_us,
+                total: sample.total,
+                swap_total: sample.swap_total,
+                scanned: sample.scanned,
+                within_us: sample.within_us,
                 fg_gap_ms: frames::longest_visible_delay(&self.frames, before, sample.at),
             });
             channel.send(&event)?;

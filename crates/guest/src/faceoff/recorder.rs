@@ -20,8 +20,13 @@ use crate::system::{clock, sched};
 
 /// How often memory in use is read and processes that ended are reaped.
 const TICK_NS: u64 = 5_000_000;
-/// How often a sample is taken.
+/// How often a sample is taken, ...
 const SAMPLE_INTERVAL_NS: u64 = 50_000_000;
+/// ... and while less than a fifth of memory is available, which is when memreap's daemon samples as often.
+const CLOSE_INTERVAL_NS: u64 = 10_000_000;
+const CLOSE_DIVISOR: u64 = 5;
+/// Below this part of memory, as in the daemon's sampler, /proc/vmstat is not read, for which the kernel allocates.
+const SHORT_DIVISOR: u64 = 32;
 /// Of how many processes the memory is read: a reading takes some ten microseconds of each tick.
 const MAX_USAGES: usize = 32;
 /// Room for the longest file, /proc/vmstat.
@@ -41,6 +46,13 @@ pub struct Sample {
     /// Microseconds since boot in which some tasks, and all tasks, were stalled on memory (PSI).
     pub some_us: u64,
     pub full_us: u64,
+    /// How long after `at` these were read, at the latest, in microseconds.
+    pub within_us: u64,
+    /// In KiB, as in /proc/meminfo.
+    pub total: u64,
+    pub swap_total: u64,
+    /// Pages that the kernel has scanned for the machine since boot; `None` where memory is short.
+    pub scanned: Option<u64>,
     /// What the limited cgroup has left, in KiB; 0 if there is none.
     pub left_in_limit: u64,
 }
@@ -200,7 +212,7 @@ impl<'a> Recorder<'a> {
         // Late ticks are not made up for, so there are never more than these.
         let ticks = usize::try_from(end_condition.limit_ns / TICK_NS)? + 2;
         let room = usize::try_from(end_condition.limit_ns / SAMPLE_INTERVAL_NS)? + 3;
-        let samples = Vec::with_capacity(room);
+        let samples = Vec::with_capacity(ticks + 1);
         let each = |room| watched.usage_files.iter().map(|_| Vec::with_capacity(room)).collect();
         let (usage, swap) = (each(ticks), each(room));
         Ok(Self {
@@ -243,6 +255,12 @@ impl<'a> Recorder<'a> {
             reap();
             let now = clock::now();
             if now < next_sample {
+                let close = |last: &&Sample| last.available < last.total / CLOSE_DIVISOR;
+                // The tick nearest to it.
+                let due = |last: &Sample| last.at + CLOSE_INTERVAL_NS - TICK_NS / 2 <= now;
+                if self.recording.samples.last().filter(close).is_some_and(due) {
+                    self.sample()?;
+                }
                 continue;
             }
             next_sample = (next_sample + SAMPLE_INTERVAL_NS).max(now);
@@ -279,20 +297,22 @@ impl<'a> Recorder<'a> {
 
     /// Takes a sample. Returns whether memory has recovered, for now.
     fn sample(&mut self) -> Result<bool> {
-        let at = clock::now();
-        let text = read(&self.meminfo, &mut self.buffer)?;
-        let number = |key| value(text, key).context("/proc/meminfo");
-        let mut sample = Sample {
-            at,
-            available: number("MemAvailable:")?,
-            free: number("MemFree:")?,
-            swap_free: number("SwapFree:")?,
-            ..Sample::default()
-        };
+        // In the order of the daemon's sampler.
+        let mut sample = Sample { at: clock::now(), ..Sample::default() };
         if let Some(pressure) = &self.pressure {
             let text = read(pressure, &mut self.buffer)?;
             let stalled = |kind| total(text, kind).context("memory pressure");
             (sample.some_us, sample.full_us) = (stalled("some ")?, stalled("full ")?);
+        }
+        sample.within_us = (clock::now() - sample.at) / 1000;
+        let text = read(&self.meminfo, &mut self.buffer)?;
+        let number = |key| value(text, key).context("/proc/meminfo");
+        (sample.available, sample.free) = (number("MemAvailable:")?, number("MemFree:")?);
+        (sample.swap_total, sample.swap_free) = (number("SwapTotal:")?, number("SwapFree:")?);
+        sample.total = number("MemTotal:")?;
+        if sample.available >= sample.total / SHORT_DIVISOR {
+            let text = read(&self.vmstat, &mut self.buffer)?;
+            sample.scanned = value(text, "pgscan_kswapd ").zip(value(text, "pgscan_direct ")).map(|(a, b)| a + b);
         }
         let (available, all) = match self.limited {
             None => (sample.available, self.recording.total_kib),

@@ -38,7 +38,8 @@ pub struct Run {
     /// The cost of being idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
-    /// The samples, every 50 ms.
+    /// The samples.
+    #[serde(with = "columns")]
     pub samples: Vec<Sample>,
     /// The processes that ended.
     pub deaths: Vec<Death>,
@@ -117,6 +118,75 @@ pub(super) fn progress(event: &Event) -> Option<String> {
     }
 }
 
+/// Samples as columns of differences, a fifth of their size as objects: each column has the difference of each sample to
+/// the one before, in whole KiB or microseconds; zeros at its end are left out. Older series have objects.
+mod columns {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serialize as _, Serializer};
+
+    use super::Sample;
+
+    type Column = (&'static str, fn(&Sample) -> i64, fn(&mut Sample, i64));
+
+    const TIME: &str = "t_us";
+    #[rustfmt::skip]
+    const COLUMNS: [Column; 11] = [
+        (TIME, |s| (s.t * 1e3).round() as i64, |s, v| s.t = v as f64 / 1e3),
+        ("avail", |s| s.avail.cast_signed(), |s, v| s.avail = v.cast_unsigned()),
+        ("free", |s| s.free.cast_signed(), |s, v| s.free = v.cast_unsigned()),
+        ("swap_free", |s| s.swap_free.cast_signed(), |s, v| s.swap_free = v.cast_unsigned()),
+        ("some_us", |s| s.some_us.cast_signed(), |s, v| s.some_us = v.cast_unsigned()),
+        ("full_us", |s| s.full_us.cast_signed(), |s, v| s.full_us = v.cast_unsigned()),
+        ("total", |s| s.total.cast_signed(), |s, v| s.total = v.cast_unsigned()),
+        ("swap_total", |s| s.swap_total.cast_signed(), |s, v| s.swap_total = v.cast_unsigned()),
+        // 0 is none.
+        ("scanned", |s| s.scanned.map_or(0, |n| n.cast_signed() + 1), |s, v| s.scanned = v.cast_unsigned().checked_sub(1)),
+        ("within_us", |s| s.within_us.cast_signed(), |s, v| s.within_us = v.cast_unsigned()),
+        ("fg_gap_us", |s| (s.fg_gap_ms * 1e3).round() as i64, |s, v| s.fg_gap_ms = v as f64 / 1e3),
+    ];
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Samples {
+        Rows(Vec<Sample>),
+        Columns(BTreeMap<String, Vec<i64>>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(samples: &[Sample], serializer: S) -> Result<S::Ok, S::Error> {
+        let column = |(name, get, _): &Column| {
+            let mut before = 0;
+            let value = |sample| get(sample) - std::mem::replace(&mut before, get(sample));
+            let mut values: Vec<_> = samples.iter().map(value).collect();
+            if *name != TIME {
+                values.truncate(values.iter().rposition(|v| *v != 0).map_or(0, |last| last + 1));
+            }
+            (*name, values)
+        };
+        let columns = COLUMNS.iter().map(column).filter(|(_, values)| !values.is_empty());
+        columns.collect::<BTreeMap<_, _>>().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Sample>, D::Error> {
+        let columns = match Samples::deserialize(deserializer)? {
+            Samples::Rows(rows) => return Ok(rows),
+            Samples::Columns(columns) => columns,
+        };
+        let mut samples = vec![Sample::default(); columns.get(TIME).map_or(0, Vec::len)];
+        for (name, values) in &columns {
+            let known = COLUMNS.iter().find(|(known, ..)| known == name).filter(|_| values.len() <= samples.len());
+            let (_, _, set) =
+                known.ok_or_else(|| serde::de::Error::custom(format!("samples: {name}: wrong column")))?;
+            let mut value = 0;
+            for (i, sample) in samples.iter_mut().enumerate() {
+                value += values.get(i).copied().unwrap_or(0);
+                set(sample, value);
+            }
+        }
+        Ok(samples)
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::super::summary::tests::cells;
@@ -170,7 +240,28 @@ pub(super) mod tests {
         assert!(run.is_complete(&cell));
         cell.load.idle_s = Some(60);
         assert!(!run.is_complete(&cell));
+        let again = |run: &Run| serde_json::from_str::<Run>(&serde_json::to_string(run).unwrap());
+        assert_eq!(again(&run).unwrap(), run);
+        run.samples = (0..3)
+            .map(|n| Sample {
+                t: 50.5 * n as f64,
+                avail: 900 - 400 * n,
+                scanned: (n < 2).then_some(7 + n),
+                fg_gap_ms: [0.0, 9.5, 0.0][n as usize],
+                ..Sample::default()
+            })
+            .collect();
         let text = serde_json::to_string(&run).unwrap();
-        assert_eq!(serde_json::from_str::<Run>(&text).unwrap(), run);
+        let columns = r#""samples":{"avail":[900,-400,-400],"fg_gap_us":[0,9500,-9500],"scanned":[8,1,-9],"t_us":[0,50500,50500]}"#;
+        assert!(text.contains(columns), "{text}");
+        assert_eq!(again(&run).unwrap(), run);
+        let rows = text.replace(
+            columns,
+            r#""samples":[{"t":0,"avail":9,"free":8,"swap_free":7,"some_us":0,"full_us":0,"fg_gap_ms":0.5}]"#,
+        );
+        assert_eq!(serde_json::from_str::<Run>(&rows).unwrap().samples[0].avail, 9);
+        for (what, wrong) in [("avail", "afail"), ("-400,-400", "-400,-400,1"), ("t_us", "t_ms")] {
+            assert!(serde_json::from_str::<Run>(&text.replace(what, wrong)).is_err(), "{wrong}");
+        }
     }
 }
