@@ -336,7 +336,7 @@ fn at_least(t: f64, observed: f64) -> bool {
 ///
 /// The sign-flip test rejects a low centre `x` when too few subsets of `d` have means at or below `x`. So
 /// each end is the `k`-th subset mean from that side, where `k` is the first that is not rejected.
-fn interval(d: &[f64]) -> Option<[f64; 2]> {
+pub(crate) fn interval(d: &[f64]) -> Option<[f64; 2]> {
     let signings = (1_usize << d.len()) as f64;
     let rejected = (INTERVAL_MISS_RATE / 2.0 * signings).floor() as usize;
     if rejected == 0 {
@@ -365,12 +365,12 @@ fn subset_sums(values: &[f64]) -> Vec<f64> {
     sums
 }
 
-fn mean(values: &[f64]) -> f64 {
+pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// Returns the sample variance; 0 for fewer than two values.
-fn variance(values: &[f64]) -> f64 {
+pub(crate) fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;
     }

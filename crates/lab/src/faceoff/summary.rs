@@ -12,7 +12,7 @@ use super::cell::{Cell, CellName};
 use super::contestant::Contestant;
 use super::record::Run;
 use crate::ab::ranks::{Stratum, holm, p_smaller};
-use crate::ab::stats::median;
+use crate::ab::stats::{self, median};
 use crate::ab::verdict::Verdict;
 use crate::stolen::is_disturbed;
 
@@ -209,6 +209,48 @@ pub struct Comparison {
     pub ratio: f64,
 }
 
+/// How one of ours compares with another contestant in one cell, seed by seed: the same load on the same snapshot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Paired {
+    /// The geometric mean of the ratios of the pairs: above 1, ours is better.
+    pub ratio: f64,
+    /// The 95 % interval of that, or of five pairs the range of their ratios, which is one of 94 %.
+    pub interval: [f64; 2],
+    /// Of so many pairs that vary as these the interval would exclude 1 in four of five series; `None` for more than 999.
+    pub needed_runs: Option<usize>,
+}
+
+impl Paired {
+    /// The pairs that the interval needs.
+    const MIN_PAIRS: usize = 5;
+
+    /// Of the logarithms of the ratios; `None` of fewer than five.
+    fn of(ratios: &[f64]) -> Option<Self> {
+        if ratios.len() < Self::MIN_PAIRS {
+            return None;
+        }
+        let range =
+            || [ratios.iter().copied().fold(f64::MAX, f64::min), ratios.iter().copied().fold(f64::MIN, f64::max)];
+        let (mean, deviation) = (stats::mean(ratios), stats::variance(ratios).sqrt());
+        let excludes = |n: &usize| {
+            // Student's t for 95 %, nearly, and one of five series by which it is missed.
+            let df = *n as f64 - 1.0;
+            (1.96 + 2.4 / df + 2.8 / (df * df) + 0.84) * deviation <= mean.abs() * (*n as f64).sqrt()
+        };
+        Some(Self {
+            ratio: mean.exp(),
+            interval: stats::interval(ratios).unwrap_or_else(range).map(f64::exp),
+            needed_runs: (stats::MIN_PAIRS..1000).find(excludes),
+        })
+    }
+
+    /// Whether it tells who is better.
+    #[must_use]
+    pub fn excludes_1(&self) -> bool {
+        self.interval[0] > 1.0 || self.interval[1] < 1.0
+    }
+}
+
 /// One of this project's contestants compared with another one over all cells that both were run in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overall {
@@ -351,6 +393,23 @@ impl Summary {
         best
     }
 
+    /// Returns how ours and the best of the others compare seed by seed; `None` if one of the runs failed, or with fewer
+    /// than five.
+    #[must_use]
+    pub fn paired(&self, row: &Comparison) -> Option<Paired> {
+        let metric = METRICS.iter().find(|metric| metric.name == row.metric)?;
+        let of = |who: &str| {
+            let entry = self.entries.iter().find(|e| e.cell == row.cell && e.contestant == who)?;
+            // Values are in the order of the rounds, each of which has one seed.
+            let whole = entry.failures.is_empty();
+            let limit_ms = self.limit_ms(entry);
+            whole.then(|| metric.runs(entry).into_iter().map(move |ms| ms.min(limit_ms)).collect::<Vec<_>>())
+        };
+        let (ours, theirs) = (of(&row.contestant)?, of(&row.best_peer)?);
+        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(ours, theirs)| (theirs / ours).ln()).collect();
+        Paired::of(&ratios).filter(|_| ours.len() == theirs.len())
+    }
+
     fn compared_over_all(&self) -> Vec<Overall> {
         let mut overall = Vec::new();
         for metric in &METRICS {
@@ -393,9 +452,13 @@ impl Summary {
 
     /// Returns an entry's median in ms, no smaller than what can be distinguished.
     fn typical(&self, metric: &Metric, entry: &Entry) -> f64 {
+        (metric.of)(entry).median.unwrap_or(self.limit_ms(entry)).max(metric.resolution_ms)
+    }
+
+    /// Returns the time limit of an entry's runs.
+    fn limit_ms(&self, entry: &Entry) -> f64 {
         let own = self.cells.iter().find(|cell| cell.name == entry.cell).and_then(|cell| cell.limit_s);
-        let limit_ms = own.unwrap_or(self.meta.limit_s) as f64 * 1000.0;
-        (metric.of)(entry).median.unwrap_or(limit_ms).max(metric.resolution_ms)
+        own.unwrap_or(self.meta.limit_s) as f64 * 1000.0
     }
 }
 
@@ -597,6 +660,31 @@ pub(super) mod tests {
         let mut runs = rounds(2);
         runs[2].result.as_mut().unwrap().kills.insert(Who::System, 1);
         assert!(summary(&runs).finding().unwrap().contains("wrong victims: 1 system"));
+    }
+
+    #[test]
+    fn rows_are_compared_seed_by_seed() {
+        let paired = |ratios: &[f64]| {
+            let of = |(round, ratio): (usize, &f64)| {
+                // A seed that is hard for one is for the other.
+                let stall = 100.0 * (round + 1) as f64;
+                [run("peer", "hog", round, stall * ratio, None), run("memreap", "hog", round, stall, None)]
+            };
+            let summary = summary(&ratios.iter().enumerate().flat_map(of).collect::<Vec<_>>());
+            summary.paired(&summary.comparison[0])
+        };
+        assert_eq!(paired(&[2.0; 4]), None);
+        let five = paired(&[2.0, 4.0, 8.0, 4.0, 4.0]).unwrap();
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(near(five.ratio, 4.0) && near(five.interval[0], 2.0) && near(five.interval[1], 8.0), "{five:?}");
+        assert!(five.excludes_1() && five.needed_runs == Some(6));
+        let unclear = paired(&[0.5, 2.0, 1.0, 4.0, 1.0]).unwrap();
+        assert!(
+            !unclear.excludes_1() && unclear.needed_runs.is_some_and(|runs| (40..80).contains(&runs)),
+            "{unclear:?}"
+        );
+        let eight = paired(&[1.1, 1.2, 0.9, 1.3, 1.2, 1.1, 1.2, 1.3]).unwrap();
+        assert!(eight.excludes_1() && eight.interval[0] > 0.9, "{eight:?}");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //! The tables of the face-off, for the page and the terminal.
 
 use super::cell::CellName;
-use super::summary::{Entry, Spread, Summary};
+use super::summary::{Comparison, Entry, Spread, Summary};
 use crate::ab::verdict::Verdict;
-use crate::format::{number, p_value, ratio};
+use crate::format::{interval, number, p_value, ratio};
 
 /// A table. The first columns are text, the others are right-aligned.
 pub(super) struct Table<'a> {
@@ -22,11 +22,11 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    fn new(text: impl Into<String>) -> Self {
+    pub(super) fn new(text: impl Into<String>) -> Self {
         Self { text: text.into(), alarm: false }
     }
 
-    fn alarm_if(alarm: bool, text: impl Into<String>) -> Self {
+    pub(super) fn alarm_if(alarm: bool, text: impl Into<String>) -> Self {
         Self { text: text.into(), alarm }
     }
 }
@@ -97,10 +97,23 @@ pub(super) fn grid(summary: &Summary) -> Table<'_> {
     Table { rows: rows.collect(), head, text_columns: 1 }
 }
 
-/// Returns the grid in Markdown, with what is an alarm in bold.
+/// Returns the grid in Markdown, with what is an alarm in bold. Where there are enough runs, it ends with a column that
+/// compares ours with the best of the others seed by seed.
 #[must_use]
 pub fn markdown(summary: &Summary) -> String {
-    let Table { head, rows, .. } = grid(summary);
+    let Table { mut head, mut rows, .. } = grid(summary);
+    let stalls = || summary.comparison.iter().filter(|row| row.metric == "longest_stall_ms");
+    if stalls().any(|row| summary.paired(row).is_some()) {
+        head.push("memreap against the best of the others");
+        for (row, cell) in rows.iter_mut().zip(summary.cells.iter().filter(|cell| !cell.idle)) {
+            let found = stalls().find(|row| row.cell == cell.name);
+            row.push(Cell::new(found.map_or_else(String::new, |found| {
+                let peer =
+                    summary.who(&found.best_peer).map_or("", |who| who.title.split(',').next().unwrap_or_default());
+                format!("{peer}: {}", compared(summary, found).text)
+            })));
+        }
+    }
     let mut text = format!("| {} |\n{}|\n", head.join(" | "), "|---".repeat(head.len()));
     for row in rows {
         let bold = |cell: Cell| if cell.alarm { format!("**{}**", cell.text) } else { cell.text };
@@ -108,6 +121,18 @@ pub fn markdown(summary: &Summary) -> String {
         text += &format!("| {} |\n", row.join(" | "));
     }
     text
+}
+
+/// Returns the ratio of ours and the best of the others, with its interval; where that has 1 in it, how many runs would
+/// tell.
+fn compared(summary: &Summary, row: &Comparison) -> Cell {
+    let Some(paired) = summary.paired(row) else { return Cell::new("too few runs") };
+    let between = interval(paired.interval);
+    if paired.excludes_1() {
+        return Cell::alarm_if(paired.ratio < 1.0, format!("{} ({between})", ratio(paired.ratio)));
+    }
+    let runs = paired.needed_runs.map_or_else(|| "more than 999".to_owned(), |runs| runs.to_string());
+    Cell::new(format!("unclear ({between}), {runs} runs"))
 }
 
 fn outcome(entry: &Entry) -> String {
@@ -155,10 +180,10 @@ pub(super) fn comparison(summary: &Summary) -> Table<'_> {
             Cell::new(title(&row.best_peer)),
             Cell::new(value(row.ours)),
             Cell::new(value(row.theirs)),
-            Cell::alarm_if(row.ratio < 1.0, ratio(row.ratio)),
+            compared(summary, row),
         ]
     });
-    let head = vec!["load", "ours", "metric", "best of the others", "ours, ms", "theirs, ms", "ratio"];
+    let head = vec!["load", "ours", "metric", "best of the others", "ours, ms", "theirs, ms", "ratio by seed"];
     Table { rows: rows.collect(), head, text_columns: 4 }
 }
 
@@ -245,6 +270,20 @@ mod tests {
             | hog | 1,500 (1 killed) | **200 / 300 (4 killed in 2 runs, 1 of 2 not recovered)** |\n\
             | leak | 20 (1 killed) |  |\n";
         assert_eq!(markdown(&summary), expected);
+    }
+
+    #[test]
+    fn a_ratio_is_printed_where_its_interval_excludes_1() {
+        let column = |ratios: [f64; 5]| {
+            let of = |(round, ratio): (usize, &f64)| {
+                [run("peer", "hog", round, 300.0 * ratio, None), run("memreap", "hog", round, 300.0, None)]
+            };
+            let text = markdown(&summary(&ratios.iter().enumerate().flat_map(of).collect::<Vec<_>>()));
+            text.lines().last().unwrap().rsplit(" | ").next().unwrap().to_owned()
+        };
+        assert_eq!(column([2.0, 4.0, 1.5, 4.0, 3.0]), "PEER: 2.70x (1.50 - 4.00) |");
+        let unclear = column([2.0, 0.5, 1.5, 4.0, 3.0]);
+        assert!(unclear.starts_with("PEER: unclear (0.50 - 4.00), ") && unclear.ends_with(" runs |"), "{unclear}");
     }
 
     #[test]
