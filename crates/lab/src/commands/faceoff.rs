@@ -10,7 +10,7 @@ use lab::WrongUsage;
 use lab::ab::table;
 use lab::arch::Arch;
 use lab::context::Context;
-use lab::faceoff::{self, Options, plots, terminal};
+use lab::faceoff::{self, Options, plots, replay, terminal};
 
 use super::exit;
 
@@ -24,20 +24,31 @@ use super::exit;
 #[command(after_help = "Examples:
   lab faceoff                             all contestants and loads; takes many hours
   lab faceoff earlyoom memreap --load hog@desktop --load peak --runs 3
-  lab faceoff --continue                  the rest of an interrupted face-off")]
+  lab faceoff --continue                  the rest of an interrupted face-off
+  lab faceoff --replay FILE               what memreap's governor decides in recorded runs")]
 pub struct FaceoffArgs {
     #[command(flatten)]
     pub options: Options,
     /// Also write the plots as SVG files
     #[arg(long, value_name = "FOLDER")]
     pub svg: Option<PathBuf>,
-    /// Print faceoff.json on stdout instead of the tables
+    /// Print faceoff.json, or what --replay finds, as JSON on stdout instead of the tables
     #[arg(long)]
     pub json: bool,
+    /// Run nothing: say of the runs in these faceoff.jsonl when memreap's governor would have killed. Finding: where
+    /// nobody had to die
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "contestants")]
+    pub replay: Vec<PathBuf>,
+    /// Try other values of each number of the governor in these runs and in simulated machines; takes minutes
+    #[arg(long, requires = "replay")]
+    pub ablate: bool,
 }
 
 /// Runs the face-off, and returns the exit code.
 pub fn run(ctx: &Context, args: &FaceoffArgs) -> Result<u8> {
+    if !args.replay.is_empty() {
+        return replay(ctx, args);
+    }
     if ctx.arch != Arch::X86_64 {
         return Err(WrongUsage(format!("the face-off's guest is x86-64, and cannot be {}", ctx.arch)).into());
     }
@@ -64,4 +75,25 @@ pub fn run(ctx: &Context, args: &FaceoffArgs) -> Result<u8> {
         eprintln!("lab: {finding}");
     }
     Ok(exit::finding_unless(finding.is_none()))
+}
+
+fn replay(ctx: &Context, args: &FaceoffArgs) -> Result<u8> {
+    let runs = replay::read(&args.replay)?;
+    let colour = table::stdout_style().1;
+    if args.ablate {
+        let step = ctx.progress.step("trying other numbers");
+        let rows = replay::ablate(&runs, |name| step.detail(name));
+        step.done(&format!("{} values, {} runs", rows.len(), runs.len()));
+        match args.json {
+            true => println!("{}", serde_json::to_string_pretty(&rows)?),
+            false => print!("{}", replay::ablation(&rows, colour)),
+        }
+        return Ok(0);
+    }
+    let replays = replay::all(&runs);
+    match args.json {
+        true => println!("{}", serde_json::to_string_pretty(&replays)?),
+        false => print!("{}", replay::table(&replays, colour)),
+    }
+    Ok(exit::finding_unless(!replays.iter().any(|replay| replay.fits && replay.kill.is_some())))
 }

@@ -14,7 +14,7 @@ use crate::kernel::Tree;
 
 /// What follows a contestant's name when the kernel begins to reclaim early. The setting is a factor of the
 /// experiment: everybody is run with and without it.
-const WATERMARK_SUFFIX: &str = "+watermark";
+pub(super) const WATERMARK_SUFFIX: &str = "+watermark";
 /// The setting, which the package of memreap brings.
 const WATERMARK_SETUP: &str = "echo 100 >/proc/sys/vm/watermark_scale_factor";
 

@@ -4,13 +4,14 @@
 //! [`contestant`] reads the descriptions of the contestants, [`cell`] those of loads and machines, [`rootfs`]
 //! makes the guest's disk image, [`snapshot`] boots guests, saves their states and restores one for every run.
 //! [`record`] collects the guest's events, [`summary`] evaluates all runs, [`page`], [`plots`] and [`terminal`]
-//! show them. The guest's part is `guest faceoff` in `crates/guest`.
+//! show them; [`replay`] decides recorded runs again. The guest's part is `guest faceoff` in `crates/guest`.
 
 pub mod cell;
 pub mod contestant;
 pub mod page;
 pub mod plots;
 pub mod record;
+pub mod replay;
 pub mod rootfs;
 pub mod snapshot;
 pub mod summary;

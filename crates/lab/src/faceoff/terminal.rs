@@ -30,7 +30,8 @@ pub fn render(summary: &Summary, colour: bool) -> String {
     text
 }
 
-fn drawn(table: &Table<'_>, colour: bool) -> String {
+/// Draws a table.
+pub(super) fn drawn(table: &Table<'_>, colour: bool) -> String {
     let mut drawn = new_table(None, colour);
     drawn.set_header(table.head.iter().map(|head| Cell::new(head).add_attribute(Attribute::Bold)));
     for column in drawn.column_iter_mut().skip(table.text_columns) {
