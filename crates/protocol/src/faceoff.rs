@@ -122,8 +122,8 @@ pub struct Sample {
     /// SwapTotal, KiB.
     #[serde(default)]
     pub swap_total: u64,
-    /// How many pages the kernel has scanned for the machine since boot; `None` where hardly any memory is available, as
-    /// to read it needs memory.
+    /// How many pages the kernel has scanned for the machine since boot; `None` where hardly any memory is available, or
+    /// where it was not recorded.
     #[serde(default)]
     pub scanned: Option<u64>,
     /// How long after `t` PSI was read at the latest, in microseconds.

@@ -69,8 +69,8 @@ fn comparison(summary: &Summary) -> String {
     );
     let best = section(
         "Against the best of the others",
-        "Load by load, medians. The best of several is chosen after the runs, so ratios somewhat below 1 are to be expected \
-         where all are alike.",
+        "Load by load, medians; ratios are seed by seed, with intervals that stand for themselves. The best of several is \
+         chosen after the runs, so ratios somewhat below 1 are to be expected where all are alike.",
         &tables::comparison(summary),
     );
     overall + &best

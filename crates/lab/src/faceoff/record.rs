@@ -118,8 +118,8 @@ pub(super) fn progress(event: &Event) -> Option<String> {
     }
 }
 
-/// Samples as columns of differences, a fifth of their size as objects: each column has the difference of each sample to
-/// the one before, in whole KiB or microseconds; zeros at its end are left out. Older series have objects.
+/// Samples as columns of differences, a fifth of their size as objects: each column has the difference of each sample
+/// to the one before, in whole KiB or microseconds; zeros at its end are left out. Older series have objects.
 mod columns {
     use std::collections::BTreeMap;
 
@@ -141,7 +141,9 @@ mod columns {
         ("total", |s| s.total.cast_signed(), |s, v| s.total = v.cast_unsigned()),
         ("swap_total", |s| s.swap_total.cast_signed(), |s, v| s.swap_total = v.cast_unsigned()),
         // 0 is none.
-        ("scanned", |s| s.scanned.map_or(0, |n| n.cast_signed() + 1), |s, v| s.scanned = v.cast_unsigned().checked_sub(1)),
+        ("scanned", |s| s.scanned.map_or(0, |n| n.cast_signed() + 1), |s, v| {
+            s.scanned = v.cast_unsigned().checked_sub(1);
+        }),
         ("within_us", |s| s.within_us.cast_signed(), |s, v| s.within_us = v.cast_unsigned()),
         ("fg_gap_us", |s| (s.fg_gap_ms * 1e3).round() as i64, |s, v| s.fg_gap_ms = v as f64 / 1e3),
     ];
@@ -252,11 +254,12 @@ pub(super) mod tests {
             })
             .collect();
         let text = serde_json::to_string(&run).unwrap();
-        let columns = r#""samples":{"avail":[900,-400,-400],"fg_gap_us":[0,9500,-9500],"scanned":[8,1,-9],"t_us":[0,50500,50500]}"#;
-        assert!(text.contains(columns), "{text}");
+        let columns = r#""samples":{"avail":[900,-400,-400],"fg_gap_us":[0,9500,-9500],"#.to_owned()
+            + r#""scanned":[8,1,-9],"t_us":[0,50500,50500]}"#;
+        assert!(text.contains(&columns), "{text}");
         assert_eq!(again(&run).unwrap(), run);
         let rows = text.replace(
-            columns,
+            &columns,
             r#""samples":[{"t":0,"avail":9,"free":8,"swap_free":7,"some_us":0,"full_us":0,"fg_gap_ms":0.5}]"#,
         );
         assert_eq!(serde_json::from_str::<Run>(&rows).unwrap().samples[0].avail, 9);

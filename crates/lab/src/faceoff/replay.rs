@@ -26,6 +26,9 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 /// By so much each number is multiplied: without it, half, twice, without end.
 const FACTORS: [f64; 4] = [0.0, 0.5, 2.0, f64::INFINITY];
+/// By how much later than it could the kernel reports pressure, so that samples come at other moments: each run counts
+/// once for each.
+const LAGS_MS: [u64; 4] = [0, 50, 100, 150];
 /// A decision that moves by less is the same one: a sample.
 const SAME_S: f64 = 0.06;
 
@@ -84,10 +87,10 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Run>> {
 /// Returns what the governor would have done in each of these runs.
 #[must_use]
 pub fn all(runs: &[Run]) -> Vec<Replay> {
-    runs.iter().map(|run| replay(run, &Act::default(), Thresholds::USUAL)).collect()
+    runs.iter().map(|run| replay(run, &Act::default(), Thresholds::USUAL, 0)).collect()
 }
 
-fn replay(run: &Run, act: &Act, thresholds: Thresholds) -> Replay {
+fn replay(run: &Run, act: &Act, thresholds: Thresholds, lag_ms: u64) -> Replay {
     let result = run.result.as_ref();
     let recorded_ms = result.and_then(|result| result.first_signal_ms);
     let known = run.samples.iter().filter(|s| recorded_ms.is_none_or(|at| s.t < at));
@@ -119,7 +122,7 @@ fn replay(run: &Run, act: &Act, thresholds: Thresholds) -> Replay {
         until_s: until.as_secs_f64(),
         interval_s: late.map(|pair| (pair[1].at - pair[0].at).as_secs_f64()).fold(0.0, f64::max),
         lacks: if samples.iter().all(|s| s.scanned.is_none()) { "whether the kernel scans" } else { "" },
-        kill: first_kill(governor, &samples).map(|decision| Kill {
+        kill: first_kill(governor, &samples, Duration::from_millis(lag_ms)).map(|decision| Kill {
             at_s: decision.sample.at.as_secs_f64(),
             reason: decision.reason.name(),
             usable_mib: decision.sample.headroom() as f64 / MIB as f64,
@@ -147,7 +150,8 @@ pub fn table(replays: &[Replay], colour: bool) -> String {
     });
     let head = vec!["load", "run of", "reason", "seed", "kill, s", "usable, MiB", "recorded, s", "samples, ms"];
     let mut text = drawn(&Table { rows: rows.collect(), head, text_columns: 3 }, colour);
-    text += "A run is known until its first signal (\"recorded\"). Nothing is interpolated: a kill is seen at the next sample.\n";
+    text += "A run is known until its first signal (\"recorded\"). Nothing is interpolated: a kill is seen at the next \
+             sample.\n";
     let lacks = replays.iter().filter(|r| !r.lacks.is_empty()).count();
     if lacks > 0 {
         text += &format!(
@@ -161,18 +165,18 @@ pub fn table(replays: &[Replay], colour: bool) -> String {
 /// What one value of a number does, compared with the usual one, in some loads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Effect {
-    /// Loads that fit, and how many of them had a kill.
+    /// Loads that fit, ...
     pub fits: usize,
-    /// The same.
+    /// ... and how many of them had a kill.
     pub needless: usize,
-    /// Loads that do not fit in which the usual number kills, and in how many there was no kill as long as is known.
+    /// Loads that do not fit in which the usual number kills, ...
     pub unfit: usize,
-    /// The same.
+    /// ... and in how many of them there was no kill as long as is known.
     pub missed: usize,
     /// In how many of all another decision was made: by more than a sample earlier or later, or none.
     pub changed: usize,
-    /// How much later kills are in loads that do not fit, in seconds: in the median, and the most. One that is missed is
-    /// as late as is known.
+    /// How much later kills are in loads that do not fit, in seconds: in the median, and the most. What is missed is as
+    /// late as is known.
     pub delay_s: [f64; 2],
 }
 
@@ -217,11 +221,12 @@ fn effect(usual: &[Outcome], now: &[Outcome]) -> Effect {
 
 /// Everything with these numbers: the runs of even seeds, those of odd ones, the simulated machines.
 fn outcomes(runs: &[Run], act: &Act, thresholds: Thresholds) -> [Vec<Outcome>; 3] {
-    let of = |run: &Run| {
-        let Replay { fits, kill, until_s, .. } = replay(run, act, thresholds);
+    let outcome = |(run, lag_ms): (&Run, u64)| {
+        let Replay { fits, kill, until_s, .. } = replay(run, act, thresholds, lag_ms);
         (fits, kill.map(|kill| kill.at_s), until_s)
     };
-    let [tuning, held_out] = [0, 1].map(|odd| runs.iter().filter(|run| run.seed % 2 == odd).map(of).collect());
+    let of = |run| LAGS_MS.map(|lag_ms| outcome((run, lag_ms)));
+    let [tuning, held_out] = [0, 1].map(|odd| runs.iter().filter(|run| run.seed % 2 == odd).flat_map(of).collect());
     let simulated = simulation::try_out(act, thresholds);
     let simulated =
         simulated.iter().map(|s| (s.fits, s.killed_after.map(|at| at.as_secs_f64()), s.until.as_secs_f64()));
@@ -297,7 +302,7 @@ mod tests {
             (Some(recorded), Some(kill)) => recorded - kill.at_s < 0.3,
             (recorded, kill) => recorded.is_none() && kill.is_none(),
         };
-        own.map(|run| replay(run, act, thresholds)).filter(same).count()
+        own.map(|run| replay(run, act, thresholds, 0)).filter(same).count()
     }
 
     #[test]

@@ -216,7 +216,7 @@ pub struct Paired {
     pub ratio: f64,
     /// The 95 % interval of that, or of five pairs the range of their ratios, which is one of 94 %.
     pub interval: [f64; 2],
-    /// Of so many pairs that vary as these the interval would exclude 1 in four of five series; `None` for more than 999.
+    /// Of so many pairs that vary as these the interval would exclude 1 in four of five series; `None` beyond 999.
     pub needed_runs: Option<usize>,
 }
 
@@ -393,8 +393,7 @@ impl Summary {
         best
     }
 
-    /// Returns how ours and the best of the others compare seed by seed; `None` if one of the runs failed, or with fewer
-    /// than five.
+    /// Returns how ours and the best of the others compare seed by seed; `None` if a run failed, or with fewer than five.
     #[must_use]
     pub fn paired(&self, row: &Comparison) -> Option<Paired> {
         let metric = METRICS.iter().find(|metric| metric.name == row.metric)?;

@@ -21,18 +21,18 @@ pub struct Decision {
 }
 
 /// Returns the first kill that the governor advises; `None` if there is none. Of the samples, in the order of their
-/// time, it sees those that are nearest to when the daemon would have taken one. Nothing is interpolated.
-pub fn first_kill(mut governor: Governor, samples: &[Sample]) -> Option<Decision> {
+/// time, it sees those that are nearest to when the daemon would have taken one. Nothing is interpolated. The kernel
+/// reports pressure by `lag` later than it could, which moves all samples that follow.
+pub fn first_kill(mut governor: Governor, samples: &[Sample], lag: Duration) -> Option<Decision> {
     let (mut due, mut reported) = (samples.first().map(|first| first.at), None);
     for (i, sample) in samples.iter().enumerate() {
         let is_nearest = |due: Duration| {
             let next = samples.get(i + 1).map(|next| next.at.saturating_sub(due));
             sample.at >= due || next.is_none_or(|after| after > due - sample.at)
         };
-        let window = samples[..i].iter().rev().take_while(|then| sample.at - then.at <= REPORT_WINDOW);
-        let first = window.last().and_then(|then| then.stalled);
-        let stalled =
-            sample.stalled.zip(first).is_some_and(|(now, then)| now[0].saturating_sub(then[0]) >= REPORTED_STALL);
+        // Where it stalled enough `lag` ago.
+        let then = samples[..=i].iter().rposition(|then| then.at.saturating_add(lag) <= sample.at);
+        let stalled = then.is_some_and(|then| has_stalled(&samples[..=then]));
         if stalled && reported.is_none_or(|at| sample.at - at >= REPORT_WINDOW) {
             reported = Some(sample.at);
             governor.pressure_reported(sample.at);
@@ -46,6 +46,14 @@ pub fn first_kill(mut governor: Governor, samples: &[Sample]) -> Option<Decision
         };
     }
     None
+}
+
+/// Whether the kernel reports pressure at the last of these samples.
+fn has_stalled(samples: &[Sample]) -> bool {
+    let Some((now, before)) = samples.split_last() else { return false };
+    let first = before.iter().rev().take_while(|then| now.at - then.at <= REPORT_WINDOW).last();
+    let sums = now.stalled.zip(first.and_then(|then| then.stalled));
+    sums.is_some_and(|(now, then)| now[0].saturating_sub(then[0]) >= REPORTED_STALL)
 }
 
 #[cfg(test)]
@@ -77,7 +85,7 @@ mod tests {
         // 1 % are 20.48 MiB.
         let due = Duration::from_secs_f64(3.8);
         for every in [5, 10, 50, 100].map(Duration::from_millis) {
-            let decision = first_kill(Governor::new(Act::default()), &leak(every)).unwrap();
+            let decision = first_kill(Governor::new(Act::default()), &leak(every), Duration::ZERO).unwrap();
             let at = decision.sample.at;
             assert_eq!(decision.reason, Reason::Critical, "{every:?}");
             assert!(at >= due && at <= due + every.max(Duration::from_millis(20)), "{every:?}: {at:?}");
@@ -91,10 +99,10 @@ mod tests {
             sample.stalled = Some([Duration::ZERO; 2]);
         }
         // The first sample is the daemon's start.
-        assert_eq!(first_kill(Governor::new(Act::default()), &samples), None);
+        assert_eq!(first_kill(Governor::new(Act::default()), &samples, Duration::ZERO), None);
         for sample in &mut samples {
             sample.stalled = None;
         }
-        assert!(first_kill(Governor::new(Act::default()), &samples).is_some());
+        assert!(first_kill(Governor::new(Act::default()), &samples, Duration::ZERO).is_some());
     }
 }

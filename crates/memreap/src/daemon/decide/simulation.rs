@@ -166,7 +166,8 @@ impl Sim {
         let id = self.next_id;
         self.next_id += 1;
         let exit = Some(Duration::from_millis(20 + bytes / (20 * MIB)));
-        let pid = (1..).find(|pid| self.procs.iter().all(|p| p.pid != *pid)).unwrap();
+        let pid =
+            (1..).find(|pid| self.procs.iter().all(|p| p.pid != *pid)).expect("there are fewer processes than numbers");
         self.procs.push(Proc { pid, id, group: None, bytes, rate, cap, exit, dying: None });
         id
     }
@@ -536,9 +537,10 @@ pub struct Simulated {
     pub until: Duration,
 }
 
-/// Simulates a governor with other settings and numbers on machines of 512 MiB to 1 TiB, with and without PSI, without swap, with
-/// swap on a disk and in zram: a process that takes memory at various speeds, all but a fiftieth of what is available,
-/// and gives it back; and one that takes all of it. Returns what happened in each load, in the same order each time.
+/// Simulates a governor with other settings and numbers on machines of 512 MiB to 1 TiB, with and without PSI, without
+/// swap, with swap on a disk and in zram: a process that takes memory at various speeds, all but a fiftieth of what is
+/// available, and gives it back; and one that takes all of it. Returns what happened in each load, in the same order each
+/// time.
 pub fn try_out(act: &Act, thresholds: Thresholds) -> Vec<Simulated> {
     let config = Config { act: act.clone(), ..Config::default() };
     let mut all = Vec::new();
