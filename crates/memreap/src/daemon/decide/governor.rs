@@ -48,54 +48,47 @@ macro_rules! thresholds {
 }
 
 thresholds! {
-    /// The time over which the rate is taken. Shorter is noise: reclaim works in bursts.
-    rate_window_s = 0.4,
-    /// The least time between two samples from which a rate is taken.
+    // When to kill.
+    /// The time over which rate and shares of stalls are taken. For as long some task must stall without a break when no
+    /// memory is available: what fits stalls for three seconds, but leaves more than 1 % of memory.
+    window_s = REPORT_WINDOW.as_secs_f64(),
+    /// The least time between two samples from which they are. Shorter is noise: reclaim works in bursts.
     min_rate_span_s = 0.05,
-    /// The time over which the share of stalls is taken that shows pressure.
-    share_window_s = 1.0,
-    /// The time for which some task must stall without a break, when no memory is available, to be a reason to kill.
-    /// What fits stalls for three seconds, but leaves more than 1 % of memory.
-    stall_window_s = 0.5,
-    /// So many times `act.critical` count as no memory where the kernel reclaims early: what fits stalls for 90 % of
-    /// 0.5 s there, in 34 runs of the face-off.
+    /// At a lower rate memory does not run out, it only fluctuates.
+    steady_bytes_per_s = (1 << 20) as f64,
+    /// What runs out later than this is tolerable, and no reason to sample.
+    horizon_s = 150.0,
+    /// The share of the time in which all tasks stall from which it counts as pressure.
+    pressure_stall_percent = 10.0,
+    /// This part of swap counts as used up: the last of it is full within a second, and then the kernel kills.
+    swap_reserve_share = 0.05,
+    /// No memory is available at all where less than this part of `act.critical` is free, about twice what the kernel
+    /// keeps for itself.
+    no_memory_share = 0.5,
+    /// So many times `act.critical` count as no memory where the kernel reclaims early.
     early_reclaim_factor = 3.0,
-    /// How much of it all tasks must have stalled, not only some: half of what it can be where one of two CPUs computes.
+    /// How much of the window all tasks must have stalled, not only some: half of what it can be where one of two CPUs
+    /// computes.
     min_full_stall_percent = 25.0,
-    /// It is no reason while available memory grows by so many times `act.critical` meanwhile: what fits stalls as much
-    /// while the kernel swaps others out for it, faster than it takes memory.
+    /// Stalls are no reason while available memory grows by so many times `act.critical` meanwhile: what fits stalls as
+    /// much while the kernel swaps others out for it, faster than it takes memory.
     recovery_factor = 1.0,
     /// The time constant of the average of stalls in which thrashing shows that lets tasks run in between, ...
     average_time_s = 20.0,
     /// ... and the average from which on it is a reason to kill. In the face-off loads that fit reach 35 % at most, a
     /// leak into swap on a hard disk 62 %.
     max_average_stall_percent = 50.0,
-    /// From this share on there is a reason to kill when no memory is available at all. Processes that fit leave some
-    /// (2 % in the face-off).
-    no_memory_stall_percent = 10.0,
-    /// And no memory is: less than this part of `act.critical` is free, about twice what the kernel keeps for itself.
-    no_memory_share = 0.5,
-    /// This part of swap counts as used up: the last of it is full within a second, and then the kernel kills. What fits
-    /// left 9 % of memory and swap together in 73 runs of the face-off.
-    swap_reserve_share = 0.05,
-    /// The share of the time in which all tasks stall from which it counts as pressure.
-    pressure_stall_percent = 5.0,
-    /// At a lower rate memory does not run out, it only fluctuates.
-    steady_bytes_per_s = (1 << 20) as f64,
-    /// A rate at which what is left lasts for longer than this is tolerable.
-    tolerable_time_left_s = 150.0,
+    // When to sample and to warn.
     /// When memory and swap run out within this time, warnings are due.
     warning_time_s = 4.0,
     /// The shortest time between two samples, ...
     min_tick_s = 0.01,
     /// ... the longest, ...
-    max_tick_s = 0.25,
+    max_tick_s = BLIND_INTERVAL.as_secs_f64(),
     /// ... and the longest below `low`.
     max_short_tick_s = 0.1,
     /// Samples until memory runs out at the present rate, at least.
     samples_until_exhausted = 16.0,
-    /// What runs out later than this is no reason to sample.
-    concern_horizon_s = 30.0,
     /// How long there must have been no reason to sample for pressure to be over.
     quiet_time_s = 3.0,
 }
@@ -122,7 +115,7 @@ pub struct Outlook {
     pub rate: f64,
     /// The time until the headroom is used up at that rate; `None` if it does not shrink.
     pub time_left: Option<Duration>,
-    /// The share of the last second in which some tasks stalled, and in which all did; `None` without PSI.
+    /// The share of the last 0.5 s in which some tasks stalled, and in which all did; `None` without PSI.
     pub stall_percent: Option<[f64; 2]>,
 }
 
@@ -305,10 +298,10 @@ impl Governor {
         }
     }
 
-    /// Returns the first sample of the last `window`, if that is long enough for a rate.
-    fn since(&self, window_s: f64) -> Option<&Sample> {
+    /// Returns the first sample of the window, if it is long enough ago for a rate.
+    fn since(&self) -> Option<&Sample> {
         let now = self.samples.last()?;
-        let from = now.at.saturating_sub(seconds(window_s));
+        let from = now.at.saturating_sub(seconds(self.thresholds.window_s));
         let least = self.thresholds.min_rate_span_s;
         self.samples.iter().find(|s| s.at >= from && s.at < now.at).filter(|s| (now.at - s.at).as_secs_f64() >= least)
     }
@@ -318,13 +311,11 @@ impl Governor {
         // What is used, and not what is left: a balloon driver, memory hotplug, swapoff or a new limit changes
         // the total at any time, and that is no rate.
         let used = |s: &Sample| (s.total + s.swap_total) as f64 - s.headroom() as f64;
-        let rate = self
-            .since(self.thresholds.rate_window_s)
-            .map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64());
+        let rate = self.since().map_or(0.0, |then| (used(now) - used(then)) / (now.at - then.at).as_secs_f64());
         let headroom = now.headroom();
         let time_left = (rate > self.thresholds.steady_bytes_per_s)
             .then(|| Duration::from_secs_f64((headroom as f64 / rate).min(1e6)));
-        let stall_percent = self.since(self.thresholds.share_window_s).and_then(|then| stall_percent(then, now));
+        let stall_percent = self.since().and_then(|then| stall_percent(then, now));
         Outlook { available: now.available, headroom, rate, time_left, stall_percent }
     }
 
@@ -348,8 +339,7 @@ impl Governor {
         }
         // Little is left, but that may have been so for long and stay so: a victim that is dying already may
         // be enough.
-        let acute =
-            self.runs_out_within(thresholds.tolerable_time_left_s) || self.has_pressure() || now.stalled.is_none();
+        let acute = self.runs_out_within(thresholds.horizon_s) || self.has_pressure() || now.stalled.is_none();
         if acute && self.is_critical_after(self.grace) {
             return Some(Reason::Critical);
         }
@@ -358,11 +348,11 @@ impl Governor {
         }
         let [_, all] = self.outlook.stall_percent?;
         // Swapping out takes memory, too, and to zram nearly as much as it frees.
-        if self.none_is_left() && all >= thresholds.no_memory_stall_percent {
+        if self.none_is_left() && all >= thresholds.pressure_stall_percent {
             return Some(Reason::Critical);
         }
         // Of all of that time, and not of what was sampled of it.
-        let window = seconds(thresholds.stall_window_s);
+        let window = seconds(thresholds.window_s);
         let then = self.samples.iter().rfind(|then| then.at.saturating_add(window) <= now.at)?;
         let [some, all] = stall_percent(then, now)?;
         let stalled = some >= self.act.stall && all >= thresholds.min_full_stall_percent;
@@ -377,7 +367,7 @@ impl Governor {
     fn next_tick(&mut self, sample: &Sample) -> Advice {
         let thresholds = &self.thresholds;
         let short = self.is_low() && (self.outlook.time_left.is_some() || self.has_pressure());
-        if short || self.runs_out_within(thresholds.concern_horizon_s) || self.has_pressure() {
+        if short || self.runs_out_within(thresholds.horizon_s) || self.has_pressure() {
             self.last_concern = Some(sample.at);
         }
         match self.last_concern {

@@ -44,6 +44,40 @@ fn a_loss_counts_by_what_is_left() {
 }
 
 #[test]
+fn what_fluctuates_does_not_run_out() {
+    // 0.3 MiB more or less of 19 MiB that are left of 2 GiB: what no task stalls for is nobody's death.
+    let kills = |thresholds, available: &dyn Fn(u64) -> u64| {
+        let mut governor = Governor::new(Act::default()).with(thresholds);
+        (0..100).any(|tick| {
+            let (at, total, available) = (S / 10 * tick as u32, 2 * GIB, available(tick));
+            governor.pressure_reported(at);
+            let stalled = Some([Duration::ZERO; 2]);
+            let sample = Sample { at, total, available, free: 30 * MIB, stalled, ..Sample::default() };
+            matches!(governor.observe(sample), Advice::Kill(_))
+        })
+    };
+    let wavering = |tick: u64| 19 * MIB + tick / 4 % 2 * 300 * 1024;
+    assert!(!kills(Thresholds::USUAL, &wavering));
+    assert!(kills(Thresholds { steady_bytes_per_s: 0.0, ..Thresholds::USUAL }, &wavering));
+    assert!(kills(Thresholds::USUAL, &|tick| 20 * MIB - tick * 150 * 1024));
+    // Requests for metrics have memory sampled at any time: what is taken within milliseconds is no rate, and no reason
+    // to warn.
+    let danger = |thresholds, after_ms| {
+        let mut governor = Governor::new(Act::default()).with(thresholds);
+        governor.pressure_reported(Duration::ZERO);
+        for (at, available) in [(0, 150), (after_ms, 148)] {
+            let (total, available, at) = (2 * GIB, available * MIB, Duration::from_millis(at));
+            let sample = Sample { at, total, available, stalled: Some([Duration::ZERO; 2]), ..Sample::default() };
+            governor.observe(sample);
+        }
+        governor.danger()
+    };
+    assert_eq!(danger(Thresholds::USUAL, 5), Danger::Possible);
+    assert_eq!(danger(Thresholds { min_rate_span_s: 0.0, ..Thresholds::USUAL }, 5), Danger::Imminent);
+    assert_eq!(danger(Thresholds::USUAL, 50), Danger::Imminent);
+}
+
+#[test]
 fn what_stalls_without_a_break_while_no_memory_is_available_does_not_fit() {
     // So many MiB of 2 GiB are available and free, and half of the swap; in percent the time that some tasks stalled,
     // and that all did.
