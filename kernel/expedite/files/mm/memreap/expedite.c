@@ -35,6 +35,7 @@
 #include <uapi/linux/pidfd.h>
 
 #include "charge.h"
+#include "compat.h"
 #include "expedite_futex.h"
 #include "reap.h"
 #include "switch.h"
@@ -535,7 +536,7 @@ static int expedite_min_handler(const struct ctl_table *table, int write,
 	return ret;
 }
 
-static struct ctl_table expedite_sysctls[] = {
+static memreap_ctl_table expedite_sysctls[] = {
 	{
 		.procname	= "expedite_min_kbytes",
 		.data		= &expedite_min_kbytes,

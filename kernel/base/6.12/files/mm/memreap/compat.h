@@ -7,4 +7,7 @@
 
 #include "../internal.h"
 
+/* What register_sysctl() takes. */
+#define memreap_ctl_table	struct ctl_table
+
 #endif /* _MM_MEMREAP_COMPAT_H */

@@ -8,4 +8,7 @@
 #include "../internal.h"
 #include "../page_alloc.h"
 
+/* What register_sysctl() takes. */
+#define memreap_ctl_table	const struct ctl_table
+
 #endif /* _MM_MEMREAP_COMPAT_H */
