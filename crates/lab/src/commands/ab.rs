@@ -168,7 +168,7 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     let default_arms = args.arms.is_empty();
     if default_arms {
         // What both kernels do alike is no comparison.
-        for (topic, why) in &ctx.series.without {
+        for (topic, why) in ctx.series.without.iter().filter(|(topic, _)| !ctx.series.instead.contains_key(*topic)) {
             if args.scenarios.contains(topic) {
                 let what = format!("{topic}: no topic of Linux {}: {why}; give --arm to run it", ctx.series.name);
                 return Err(WrongUsage(what).into());
@@ -205,7 +205,15 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     if default_arms {
         let wanted = |control: &ControlKernel| scenarios.iter().any(|s| s.controls.contains(control));
         for ControlKernel { name, parameters } in scenarios::controls().into_iter().filter(wanted) {
-            if parameters.is_none() && !Tree::Control(name).is_of_series(ctx) {
+            let of_series = match parameters {
+                None => Tree::Control(name).is_of_series(ctx),
+                // Without the topic that it turns off, it is the changed kernel.
+                Some(parameters) => !ctx.series.without.keys().any(|topic| {
+                    let switch = format!("memreap.{}=0", topic.replace('-', "_"));
+                    parameters.split(' ').all(|parameter| parameter == switch)
+                }),
+            };
+            if !of_series {
                 ctx.progress.note(&format!("no control kernel {name}: it is not for Linux {}", ctx.series.name));
                 continue;
             }

@@ -35,6 +35,9 @@ pub struct Series {
     /// The topics that are not for this series, and why.
     #[serde(default)]
     pub without: BTreeMap<String, String>,
+    /// Of these, those in whose place this series has another topic, which the same scenario measures.
+    #[serde(default)]
+    pub instead: BTreeMap<String, String>,
 }
 
 impl Series {

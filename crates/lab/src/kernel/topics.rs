@@ -149,8 +149,9 @@ pub fn load(repo: &Path, series: &Series) -> Result<Vec<Topic>> {
         }
         topics.push(topic);
     }
-    if let Some(unknown) = series.without.keys().find(|name| !topics.iter().any(|topic| topic.name == **name)) {
-        bail!("{}: without: \"{unknown}\" is no topic", series::file(&series.name));
+    let mut named = series.without.keys().chain(series.instead.iter().flat_map(|(topic, other)| [topic, other]));
+    if let Some(unknown) = named.find(|name| !topics.iter().any(|topic| topic.name == **name)) {
+        bail!("{}: \"{unknown}\" is no topic", series::file(&series.name));
     }
     topics.retain(|topic| !series.without.contains_key(&topic.name));
     Ok(topics)
@@ -197,7 +198,48 @@ pub fn control(repo: &Path, series: &Series, name: &str) -> Result<Option<Topic>
     }))
 }
 
+/// Returns the patches of `kernel/upstream`, which stand alone, as topics that have nothing else.
+///
+/// # Errors
+/// When the folder cannot be read.
+pub fn upstream(repo: &Path) -> Result<Vec<Topic>> {
+    let dir = repo.join("kernel/upstream");
+    let mut patches = host::files_below(&dir)?;
+    patches.retain(|file| file.extension().is_some_and(|end| end == "patch"));
+    patches.sort();
+    let topic = |patch: PathBuf| {
+        let text = fs::read_to_string(&patch)?;
+        Ok(Topic {
+            name: patch.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            kconfig: None,
+            kunit: None,
+            subject: text.lines().next().unwrap_or_default().to_owned(),
+            needs: Vec::new(),
+            dir: dir.clone(),
+            patch,
+            roots: Vec::new(),
+        })
+    };
+    patches.into_iter().map(topic).collect()
+}
+
 impl Topic {
+    /// Returns its commit message below the subject, and the file that has it: the text before the edits of a patch that
+    /// stands alone, or its README.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn about(&self) -> Result<(PathBuf, String)> {
+        if self.kconfig.is_some() {
+            let path = self.dir.join("README.md");
+            let text = fs::read_to_string(&path)?;
+            return Ok((path, text));
+        }
+        let text = fs::read_to_string(&self.patch)?;
+        let message = text.split("\n--- a/").next().unwrap_or_default();
+        Ok((self.patch.clone(), message.split_once('\n').map_or(String::new(), |(_, below)| below.to_owned())))
+    }
+
     /// Returns the new files: their paths in the kernel tree, and where they are in the checkout.
     ///
     /// # Errors
@@ -470,8 +512,8 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
     Ok(())
 }
 
-/// Applies the topics, and the patch of each control kernel, to the oldest and the newest release of the series that apt
-/// offers (without apt: that the cache has), and returns those releases.
+/// Applies the topics, and the patch of each control kernel, to the kernel that was chosen, or else to the oldest and the
+/// newest release of the series that apt offers (without apt: that the cache has), and returns those releases.
 ///
 /// # Errors
 /// As [`Topic::apply`], naming the kernel; or when no source is available.
@@ -482,7 +524,10 @@ pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
     for tree in Tree::of_series(ctx).filter(|tree| matches!(tree, Tree::Control(_))) {
         trees.push(changes(tree, &ctx.repo, &ctx.series)?);
     }
-    let mut versions = source::offered(ctx)?;
+    let mut versions = match &ctx.kernel {
+        Some(_) => vec![source::get(ctx)?.version],
+        None => source::offered(ctx)?,
+    };
     if versions.is_empty() {
         versions = source::cached(ctx);
         ctx.progress.note("apt offers no kernel source: checking what is in the cache");
@@ -711,7 +756,7 @@ mod tests {
         assert!(load(&repo, &series).unwrap().is_empty());
         series.without.insert("u".into(), "unknown".into());
         let unknown = load(&repo, &series).unwrap_err().to_string();
-        assert_eq!(unknown, "kernel/series/7.3.toml: without: \"u\" is no topic");
+        assert_eq!(unknown, "kernel/series/7.3.toml: \"u\" is no topic");
     }
 
     #[test]
