@@ -117,6 +117,10 @@ const CHECKS: &[Check] = &[
         "cargo test --package lab --test *"),
     check("patches", &[Tier::Full], "the exported patches apply and build one by one",
         "lab patches --check --out target/lab/patches"),
+    check("patches-7.3", &[Tier::Full], "the same for Linux 7.3",
+        "lab --series 7.3 patches --check --out target/lab/patches-7.3"),
+    check("upstream", &[Tier::Full], "the patches for upstream apply and build one by one",
+        "lab --series 7.3 patches --upstream --check --out target/lab/upstream"),
     check("static", &[Tier::Test], "the topics' code: checkpatch, sparse, W=1",
         "lab static").reuse(Reuse::ByContent(&["gcc", "sparse"])),
     check("static-configs", &[Tier::Full], "the same, and in rare configurations",
@@ -359,7 +363,7 @@ fn command(ctx: &Context, check: &Check, fresh: bool) -> Command {
         command.env_remove(name);
     }
     // These patches are not sent to anyone, so a machine without a git identity can check them, too.
-    if check.name == "patches" && !patches::author_known(&ctx.repo) {
+    if check.command.contains(" patches ") && !patches::author_known(&ctx.repo) {
         command.envs([
             ("GIT_CONFIG_COUNT", "2"),
             ("GIT_CONFIG_KEY_0", "user.name"),

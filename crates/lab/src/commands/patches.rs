@@ -6,12 +6,16 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
+use lab::WrongUsage;
 use lab::context::Context;
-use lab::kernel::patches;
+use lab::kernel::{patches, series, topics};
 
 /// Export the topics as patches for git am
 #[derive(Args)]
 pub struct PatchesArgs {
+    /// Instead of the topics, the patches of kernel/upstream: what stands alone, small enough to be sent to Linux
+    #[arg(long)]
+    pub upstream: bool,
     /// The folder for the patches
     #[arg(long, value_name = "FOLDER", default_value = "patches")]
     pub out: PathBuf,
@@ -24,12 +28,19 @@ pub struct PatchesArgs {
 pub fn run(ctx: &Context, args: &PatchesArgs) -> Result<u8> {
     // git runs in other folders, so the path must be absolute.
     let out = std::path::absolute(&args.out).with_context(|| args.out.display().to_string())?;
-    let exported = patches::export(ctx, &out)?;
+    let topics = if args.upstream { topics::upstream(&ctx.repo)? } else { topics::load(&ctx.repo, &ctx.series)? };
+    let newest = series::names(&ctx.repo)?.pop().unwrap_or_default();
+    if args.upstream && ctx.series.name != newest {
+        return Err(
+            WrongUsage(format!("the patches of kernel/upstream are for {newest}: lab --series {newest} ...")).into()
+        );
+    }
+    let exported = patches::export(ctx, &topics, &out)?;
     for patch in &exported {
         println!("{}", patch.display());
     }
     if args.check {
-        patches::check(ctx, &exported)?;
+        patches::check(ctx, &topics, &exported)?;
     }
     Ok(0)
 }

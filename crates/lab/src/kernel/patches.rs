@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Exports the topics as a patch series: one patch per topic, in order, for `git am`.
+//! Exports the topics as a patch series, one patch per topic, in order, for `git am`; and the patches for upstream.
 
 use fs_err as fs;
 use std::collections::BTreeSet;
@@ -16,22 +16,21 @@ use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 use crate::kernel::{self, Tree, Variant};
 
-/// Writes the series to the folder `out`, replaces the patches of an earlier export there, and returns the
+/// Writes the topics as a series to the folder `out`, replaces the patches of an earlier export there, and returns the
 /// paths of the patches in order. Equal topics yield equal patches.
 ///
 /// # Errors
 /// When a topic does not apply, its README cannot be a commit message, or git has no user name and
 /// address for the sign-off.
-pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
+pub fn export(ctx: &Context, topics: &[Topic], out: &Path) -> Result<Vec<PathBuf>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    let topics = topics::load(&ctx.repo, &ctx.series)?;
     let source = source::get(ctx)?;
     let step = ctx.progress.step("exporting the series");
     let author = Author::of(&ctx.repo)?;
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
     let tree = work.path().join("tree");
-    let repo = Repo::with_touched_files(&topics, &source, &tree, &author)?;
-    for topic in &topics {
+    let repo = Repo::with_touched_files(topics, &source, &tree, &author)?;
+    for topic in topics {
         step.detail(&topic.name);
         topic.apply(&tree).with_context(|| format!("on {}", source.version.full))?;
         repo.commit(&message(topic, &author)?, &date(ctx, topic)?)?;
@@ -40,7 +39,10 @@ pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
     host::output(
         repo.git()
             .args(["format-patch", "--quiet", "--no-signature", "--zero-commit", "--abbrev=12"])
-            .arg(format!("--subject-prefix=PATCH {}.y", ctx.series.name))
+            .arg(match topics.iter().any(|topic| topic.kconfig.is_some()) {
+                true => format!("--subject-prefix=PATCH {}.y", ctx.series.name),
+                false => "--subject-prefix=PATCH".to_owned(),
+            })
             .args(["pristine..HEAD", "-o"])
             .arg(&made),
     )?;
@@ -64,8 +66,7 @@ pub fn export(ctx: &Context, out: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// Names the first patch that does not apply or build.
-pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
-    let topics = topics::load(&ctx.repo, &ctx.series)?;
+pub fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()> {
     if patches.len() != topics.len() {
         bail!("{} patches for {} topics: an empty topic?", patches.len(), topics.len());
     }
@@ -84,7 +85,7 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
 
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
     let git_tree = work.path().join("tree");
-    let repo = Repo::with_touched_files(&topics, &source, &git_tree, &author)?;
+    let repo = Repo::with_touched_files(topics, &source, &git_tree, &author)?;
     for (i, patch) in patches.iter().enumerate() {
         let name = patch.file_name().unwrap_or_default().to_string_lossy();
         let step = ctx.progress.step(&format!("series: {name}"));
@@ -97,13 +98,13 @@ pub fn check(ctx: &Context, patches: &[PathBuf]) -> Result<()> {
         let requests = config::requests(ctx, &topics[..=i], Variant::Slim, None)?;
         config::configure(ctx, tree.path(), &out, &requests, &log)?;
         if i == 0 {
-            make::settle_tools(ctx, &stock, tree.path(), &out, &topics, &log)?;
+            make::settle_tools(ctx, &stock, tree.path(), &out, topics, &log)?;
         }
         make::run_make(ctx, &step, make::make(ctx, tree.path(), &out).arg("vmlinux"), &log, None)
             .with_context(|| format!("the kernel does not build after {name}"))?;
         step.done("applies and builds");
     }
-    same_as_applied(&topics, &source, &git_tree)
+    same_as_applied(topics, &source, &git_tree)
 }
 
 /// Checks that the series leads to the same files as [`topics::apply_all`], which the lab's kernels use.
@@ -163,9 +164,8 @@ impl Author {
 
 /// The commit message: subject, README without its title, sign-off.
 fn message(topic: &Topic, author: &Author) -> Result<String> {
-    let path = topic.dir.join("README.md");
-    let text = fs::read_to_string(&path)?;
-    let body = body(&text).map_err(|(line, what)| anyhow!("kernel/{}/README.md:{line}: {what}", topic.name))?;
+    let (path, text) = topic.about()?;
+    let body = body(&text).map_err(|(line, what)| anyhow!("{}:{line}: {what}", path.display()))?;
     Ok(format!("{}\n\n{body}\n\nSigned-off-by: {} <{}>\n", topic.subject, author.name, author.email))
 }
 
@@ -201,7 +201,8 @@ fn date(ctx: &Context, topic: &Topic) -> Result<String> {
         Ok(seconds) => seconds,
         Err(_) => {
             let mut log = Command::new("git");
-            log.args(["log", "-1", "--format=%ct", "--"]).arg(&topic.dir).current_dir(&ctx.repo);
+            let of_topic = if topic.kconfig.is_some() { &topic.dir } else { &topic.patch };
+            log.args(["log", "-1", "--format=%ct", "--"]).arg(of_topic).current_dir(&ctx.repo);
             // An unpacked archive and a checkout without commits have no date.
             host::output(&mut log).unwrap_or_default()
         }
