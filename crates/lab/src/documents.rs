@@ -259,11 +259,12 @@ fn markdown(table: &Table, files: &mut Files) -> Result<String> {
     for row in &table.row {
         let name = file_name(table, row)?;
         let results = files.results(name)?;
-        let these = (results.meta.base().to_owned(), results.meta.changed().to_owned());
+        let meta = &results.meta;
+        let other = meta.other_kernel().map_or(String::new(), |release| format!(" {release}"));
+        let these = (format!("{} {}", meta.base(), meta.kernel), format!("{}{other}", meta.changed()));
         match &arms {
             None => {
-                let _ =
-                    writeln!(text, "| | {} {} | {} | ratio (95 %) | verdict |", these.0, results.meta.kernel, these.1);
+                let _ = writeln!(text, "| | {} | {} | ratio (95 %) | verdict |", these.0, these.1);
                 text += "|---|---|---|---|---|\n";
                 arms = Some(these);
             }

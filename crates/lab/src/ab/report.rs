@@ -36,10 +36,10 @@ const OVERVIEW_MAX_RATIO: f64 = 4.0;
 pub fn html(results: &Results) -> String {
     let meta = &results.meta;
     let title = format!("{} against {}", meta.changed(), meta.base());
-    let mut page = html::begin(&format!("{title}: Linux {}", meta.kernel), &title, "");
+    let mut page = html::begin(&format!("{title}: Linux {}", meta.kernels()), &title, "");
     page += &format!(
         "<p class=\"soft\">Linux {} · QEMU {} · {}{} of boots · {}</p>\n",
-        escape(&meta.kernel),
+        escape(&meta.kernels()),
         escape(&meta.accelerator),
         if meta.partial { "up to " } else { "" },
         counted(meta.pairs, "pair"),
@@ -536,7 +536,7 @@ fn method(results: &Results) -> String {
     let mut entry = |name: &str, text: &str| {
         let _ = writeln!(out, "<dt>{}</dt><dd>{text}</dd>", escape(name));
     };
-    entry("kernel", &format!("Linux {}", escape(&meta.kernel)));
+    entry("kernel", &format!("Linux {}", escape(&meta.kernels())));
     if let Some(source) = &meta.source {
         entry("source", &escape(source));
     }

@@ -126,6 +126,18 @@ pub struct Meta {
 }
 
 impl Meta {
+    /// Returns the release of the changed arm's kernel if it is another than the base arm's.
+    #[must_use]
+    pub fn other_kernel(&self) -> Option<&str> {
+        self.arms.get(1)?.release.as_deref().filter(|release| *release != self.kernel)
+    }
+
+    /// Returns the releases of the kernels, base first: `7.3.4`, or `7.3.4 and 6.12.117`.
+    #[must_use]
+    pub fn kernels(&self) -> String {
+        [Some(self.kernel.as_str()), self.other_kernel()].into_iter().flatten().collect::<Vec<_>>().join(" and ")
+    }
+
     /// Returns the base arm's name.
     #[must_use]
     pub fn base(&self) -> &str {

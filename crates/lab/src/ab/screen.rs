@@ -46,7 +46,7 @@ fn conditions(results: &Results) -> String {
         "{} against {}: Linux {} in QEMU ({}), {medians}.",
         meta.changed(),
         meta.base(),
-        meta.kernel,
+        meta.kernels(),
         meta.accelerator
     );
     if meta.pairs < MIN_PAIRS {

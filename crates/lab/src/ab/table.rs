@@ -189,7 +189,7 @@ fn footer(results: &Results) -> Vec<String> {
     let pairs = if meta.partial { "up to " } else { "" };
     let mut lines = vec![format!(
         "Linux {}{source}, QEMU {}, {pairs}{}, {}",
-        meta.kernel,
+        meta.kernels(),
         meta.accelerator,
         counted(meta.pairs, "pair"),
         meta.date

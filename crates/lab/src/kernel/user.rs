@@ -8,7 +8,7 @@
 //! user/<folder>/source                 a clone of the repository, at the commit that was last built
 //! user/<folder>/source/build-<variant> its build: directly below the source, for ccache; see [`super`]
 //! user/<folder>/build-<variant>        the build of a folder as it is
-//! user/<folder>/images/<key>           the bzImage of each kernel
+//! user/<folder>/images/<key>           the bzImage of each kernel, and `missing`, the symbols that it does not have
 //! ```
 
 use fs_err as fs;
@@ -105,7 +105,7 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let bzimage = image(&build::key(&parts, &[])?);
         if bzimage.is_file() {
-            return Ok(UserKernel { bzimage, source: described });
+            return Ok(UserKernel { source: with_missing(described, &bzimage), bzimage });
         }
         known = Some(bzimage);
     }
@@ -136,9 +136,22 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
     let bzimage = known.unwrap_or_else(|| image(&build::sha256(&bytes)));
     let staging = host::Staging::begin(&bzimage)?;
     fs::write(staging.path(), &bytes)?;
+    fs::write(missing_file(&bzimage), unknown.join(" "))?;
     staging.publish(&bzimage)?;
     step.done("built");
-    Ok(UserKernel { bzimage, source: described })
+    Ok(UserKernel { source: with_missing(described, &bzimage), bzimage })
+}
+
+fn missing_file(bzimage: &Path) -> PathBuf {
+    bzimage.with_file_name("missing")
+}
+
+/// Adds the symbols that the kernel does not have to what the reports call it.
+fn with_missing(described: String, bzimage: &Path) -> String {
+    match fs::read_to_string(missing_file(bzimage)) {
+        Ok(symbols) if !symbols.is_empty() => format!("{described}, without {symbols}"),
+        _ => described,
+    }
 }
 
 fn git(folder: &Path) -> Command {
