@@ -224,7 +224,7 @@ impl Run {
             || recording.sample(),
             |_| {
                 let kill = kill(&victims)?;
-                self.wait_for_swap(&waiting, before.swap + victims.swap_bytes())?;
+                self.wait_for_swap(&waiting, before.swap + victims.swap_bytes(), idle.zram)?;
                 Ok(kill)
             },
         )?;
@@ -272,11 +272,13 @@ impl Run {
         })
     }
 
-    /// Sleeps until so many bytes of swap are free, except for what the CPUs keep, or until the timeout.
-    fn wait_for_swap(&self, sampler: &Sampler, all: u64) -> Result<()> {
+    /// Sleeps until `all` bytes of swap are free, except for what the CPUs keep, and zram uses no more than `zram`, or until
+    /// the timeout: a slot may be free before what is in it.
+    fn wait_for_swap(&self, sampler: &Sampler, all: u64, zram: u64) -> Result<()> {
         let kept = (SLOTS_PER_CPU * self.cpus * PAGE_BYTES) as u64;
         let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
-        while sampler.sample()?.swap + kept < all && clock::now() < due {
+        let is_back = |now: Sample| now.swap + kept >= all && now.zram <= zram + kept;
+        while !is_back(sampler.sample()?) && clock::now() < due {
             thread::sleep(RETURN_POLL_INTERVAL);
         }
         thread::sleep(LINGER);
