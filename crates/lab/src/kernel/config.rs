@@ -120,17 +120,18 @@ pub(super) fn fragment_text(requests: &[Request]) -> String {
     requests.iter().map(|r| format!("CONFIG_{}={}\n", r.symbol, r.value)).collect()
 }
 
-/// Returns a line for each request that does not hold in a finished `.config`.
-pub(super) fn unmet(requests: &[Request], config: &str) -> Vec<String> {
+/// Returns the requests that do not hold in a finished `.config`, and what they became.
+fn broken<'a>(requests: &'a [Request], config: &'a str) -> impl Iterator<Item = (&'a Request, &'a str)> {
     let granted: HashMap<&str, &str> =
         config.lines().filter_map(|l| l.strip_prefix("CONFIG_")?.split_once('=')).collect();
-    requests
-        .iter()
-        .filter_map(|r| {
-            let value = granted.get(r.symbol.as_str()).copied().unwrap_or("n");
-            (value != r.value).then(|| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value))
-        })
-        .collect()
+    let became = move |r: &'a Request| (r, granted.get(r.symbol.as_str()).copied().unwrap_or("n"));
+    requests.iter().map(became).filter(|(request, value)| *value != request.value)
+}
+
+/// Returns a line for each request that does not hold in a finished `.config`.
+pub(super) fn unmet(requests: &[Request], config: &str) -> Vec<String> {
+    let told = |(r, value): (&Request, &str)| format!("{}: CONFIG_{}={} became {value}", r.origin, r.symbol, r.value);
+    broken(requests, config).map(told).collect()
 }
 
 /// Writes `out/.config`, by `make` for that folder: allnoconfig plus the requests and what they select. Returns it.
@@ -147,11 +148,12 @@ pub(super) fn write(mut make: Command, out: &Path, requests: &[Request], log: &P
     Ok(fs::read_to_string(out.join(".config"))?)
 }
 
-/// Like [`configure`], for a tree that need not have all symbols: those that it does not define are not asked for, and
-/// returned.
+/// Like [`configure`], for a tree that need not have all that the lab's own fragments ask for. Returns the symbols that it
+/// does not define, and those that did not take effect.
 ///
 /// # Errors
-/// When a Kconfig file cannot be read, make fails, or a request for a symbol that the tree has does not take effect.
+/// When a Kconfig file cannot be read, make fails, or a request of a fragment of the user's for a symbol that the tree
+/// has does not take effect.
 pub(super) fn configure_any(
     ctx: &Context,
     tree: &Path,
@@ -173,8 +175,12 @@ pub(super) fn configure_any(
     }
     let (known, unknown): (Vec<Request>, Vec<Request>) =
         requests.iter().cloned().partition(|request| request.value == "n" || defined.contains(&request.symbol));
-    configure(ctx, tree, out, &known, log)?;
-    Ok(unknown.into_iter().map(|request| request.symbol).collect())
+    let config = write(make(ctx, tree, out), out, &known, log)?;
+    let (ours, asked): (Vec<Request>, Vec<Request>) =
+        known.iter().cloned().partition(|request| request.origin.starts_with("kernel/"));
+    must_hold(&asked, &config)?;
+    let broken = broken(&ours, &config).map(|(request, _)| request.clone());
+    Ok(unknown.into_iter().chain(broken).map(|request| request.symbol).collect())
 }
 
 /// Like [`write`], for a build of the lab.
@@ -182,7 +188,11 @@ pub(super) fn configure_any(
 /// # Errors
 /// When make fails, or a request does not take effect.
 pub(super) fn configure(ctx: &Context, tree: &Path, out: &Path, requests: &[Request], log: &Path) -> Result<()> {
-    let unmet = unmet(requests, &write(make(ctx, tree, out), out, requests, log)?);
+    must_hold(requests, &write(make(ctx, tree, out), out, requests, log)?)
+}
+
+fn must_hold(requests: &[Request], config: &str) -> Result<()> {
+    let unmet = unmet(requests, config);
     if !unmet.is_empty() {
         bail!(
             "these symbols did not take effect; a dependency is missing or this kernel does not have them:\n  {}",

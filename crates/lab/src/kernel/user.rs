@@ -8,7 +8,7 @@
 //! user/<folder>/source                 a clone of the repository, at the commit that was last built
 //! user/<folder>/source/build-<variant> its build: directly below the source, for ccache; see [`super`]
 //! user/<folder>/build-<variant>        the build of a folder as it is
-//! user/<folder>/images/<key>           the bzImage of each kernel, and `missing`, the symbols that it does not have
+//! user/<folder>/images/<key>           the bzImage of each kernel, and `missing`, the symbols that did not take effect
 //! ```
 
 use fs_err as fs;
@@ -126,7 +126,7 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
     step.detail("configuring");
     let unknown = config::configure_any(ctx, &tree, &work, &requests, &log)?;
     if !unknown.is_empty() {
-        ctx.progress.note(&format!("{described}: this kernel does not have {}", unknown.join(" ")));
+        ctx.progress.note(&format!("{described}: without {}, which this kernel does not have so", unknown.join(" ")));
     }
     let counter = home.join(format!("steps-{variant}{}", ctx.arch.suffix()));
     make::run_make(ctx, &step, make::make(ctx, &tree, &work).arg(ctx.arch.image_target()), &log, Some(&counter))?;
@@ -146,7 +146,7 @@ fn missing_file(bzimage: &Path) -> PathBuf {
     bzimage.with_file_name("missing")
 }
 
-/// Adds the symbols that the kernel does not have to what the reports call it.
+/// Adds the symbols that did not take effect to what the reports call the kernel.
 fn with_missing(described: String, bzimage: &Path) -> String {
     match fs::read_to_string(missing_file(bzimage)) {
         Ok(symbols) if !symbols.is_empty() => format!("{described}, without {symbols}"),
