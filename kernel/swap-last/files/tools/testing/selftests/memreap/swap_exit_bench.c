@@ -30,8 +30,8 @@ static const char usage[] =
 "Usage: swap_exit_bench [-n VICTIMS] [-m MIB] [-s PERCENT] [-x] [-a ALGORITHM] [-p]\n"
 "\n"
 "Kills processes with memory in swap on zram0, and measures when they are gone,\n"
-"and when 98 % of their memory and swap is back; then how long munmap() of a page\n"
-"table in swap takes, and a page fault that swaps in.\n"
+"when 98 % of their memory is unmapped and of their swap is back; then how long\n"
+"munmap() of a page table in swap takes, and a page fault that swaps in.\n"
 "\n"
 "  -n  processes [8]\n"
 "  -m  MiB of each [64]\n"
@@ -312,7 +312,7 @@ static bool kill_all(int cpus)
 	if (opt.profile)
 		profile_run(cpus, PERF_EVENT_IOC_DISABLE);
 	print("gone", gone, "ms");
-	print("ram-back", ram, "ms");
+	print("unmapped", ram, "ms");
 	print("swap-back", in_swap, "ms");
 
 	return true;
