@@ -35,7 +35,7 @@ fn sound(config: &Config, bytes: &[u8]) {
     assert!((1.0..=100.0).contains(&act.stall));
     assert!(!kill.deadline.is_zero() && !config.warn.time_limit.is_zero());
     assert!(kill.signal_first.is_none_or(|first| !first.grace.is_zero()));
-    assert!(config.warn.command.as_ref().is_none_or(|command| command[0].starts_with('/')));
+    assert!(config.commands().all(|(_, program)| program.starts_with('/')) && !kill.before_limit.is_zero());
     // The file also serves as the name and command line of a process.
     let comm = &bytes[..bytes.len().min(15)];
     let subject = |oom_score_adj| Subject {

@@ -21,6 +21,7 @@ use memreap::config::Config;
 use memreap::daemon::act::reapers::Reapers;
 use memreap::daemon::decide::control_loop::{ControlLoop, Next};
 use memreap::daemon::report::history;
+use memreap::daemon::report::hook::Hook;
 use memreap::daemon::report::notify::Notifier;
 use memreap::daemon::run::sampler::{Machine, Memory};
 use memreap::daemon::run::system::{LiveWorld, MAX_LIMITS, System};
@@ -70,7 +71,8 @@ fn kill() {
     let dir = tempfile::tempdir().unwrap();
     let (name, past) = (unique(), dir.path().join("history"));
     let config = format!(
-        "act = {{ low = 100, critical = 99.9 }}\nkill.whole_cgroup = \"always\"\n\
+        "act = {{ low = 100, critical = 99.9 }}\n\
+         kill = {{ whole_cgroup = \"always\", before = [\"/bin/true\"], before_limit = \"1s\" }}\n\
          warn.command = [\"/bin/true\"]\n\
          record = {{ history = {past:?}, metrics = {:?} }}\n\
          [[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nweight = 1\n\
@@ -79,6 +81,7 @@ fn kill() {
     );
     fs::write(dir.path().join("config"), config).unwrap();
     let config = Config::load(Some(&dir.path().join("config"))).unwrap();
+    let hook = Hook::start(&config.kill).unwrap();
     let notifier = Notifier::open(&config, false).unwrap();
     let hierarchy = Hierarchy::find(&root).unwrap();
     let cgroups = hierarchy.as_ref().map(|h| Dir::open(&h.path).unwrap());
@@ -88,6 +91,7 @@ fn kill() {
     let mut control_loop = ControlLoop::<LiveWorld<'static>>::new(&config, memory, MAX_LIMITS);
     let scan = Scan::open(&root).unwrap();
     let mut system = System::new(chooser, reapers, config, false, scan, cgroups, notifier).unwrap();
+    system.hook = Some(hook);
     let noted = File::open(&past).unwrap();
     let [mut innocent, mut victim] = [Grandchild::start(&unique()), Grandchild::start(&name)];
     let began = Instant::now();
@@ -110,6 +114,7 @@ fn kill() {
     assert_eq!(entries.len(), 1, "{entries:?}");
     let entry = &entries[0];
     assert_eq!((entry.comm.as_str(), entry.ending.as_str()), (name.as_str(), "back"), "{entry:?}");
+    assert!(["passed", "timed-out"].contains(&entry.before.as_str()), "{entry:?}");
     // Exact or, on a busy machine, estimated.
     assert!(entry.bytes >= 32 << 20, "{entry:?}");
     let until = Instant::now() + LONG;

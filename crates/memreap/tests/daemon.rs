@@ -19,7 +19,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    Mounted, Node, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap, unique, wait_until,
+    FakeMemory, Mounted, Node, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap, unique, wait_until,
     waits,
 };
 use linux::pidfd::Signal;
@@ -552,6 +552,118 @@ fn kill_one() {
     let said = daemon.end();
     let line = format!("memreap: killed {pid} ({name}), user ");
     assert_eq!((said.matches(&line).count(), said.matches(no_victim).count()), (1, 1), "{said}");
+}
+
+#[test]
+fn a_command_runs_before_the_kill() {
+    in_a_shortage("hook_and_kill");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn hook_and_kill() {
+    for (body, expected) in
+        [("exit 0", "passed"), ("exit 10", "freed"), ("exit 3", "failed"), ("sleep 60", "timed-out")]
+    {
+        let name = unique();
+        let victim = Victim::new(&Setup { name: name.clone().into(), mib: 32, ..Setup::default() });
+        let dir = tempfile::tempdir().unwrap();
+        let (script, env) = (dir.path().join("hook"), dir.path().join("env"));
+        // That the victim still lives is read by the command, too.
+        let text =
+            format!("env > {0}.new; cat /proc/$MEMREAP_PID/comm >> {0}.new; mv {0}.new {0}; {body}", env.display());
+        fs::write(&script, text).unwrap();
+        let limit = if expected == "timed-out" { "500ms" } else { "1s" };
+        let hook = format!("kill = {{ before = [\"/bin/sh\", {script:?}], before_limit = \"{limit}\" }}\n");
+        let daemon = Daemon::start_as(&(hook + &only(&name)), PATIENT, |command| command);
+        let pid = victim.pid.get();
+        assert_eq!(victim.died_of(), Some(libc::SIGKILL));
+        let history = daemon.files.path("state/history");
+        wait_until("it is noted", || !history::read(&history, 9).unwrap().is_empty());
+        let entry = history::read(&history, 9).unwrap().remove(0);
+        assert_eq!((entry.pid, entry.ending.as_str()), (pid, "back"), "{entry:?}");
+        // On a machine that is busy a shell may need more than a second to start.
+        let in_time = entry.before == expected;
+        assert!(in_time || entry.before == "timed-out", "{entry:?}");
+        if in_time && expected != "timed-out" {
+            let env = fs::read_to_string(&env).unwrap();
+            let lines = [format!("MEMREAP_PID={pid}"), format!("MEMREAP_COMM={name}"), "MEMREAP_RULE=the one".into()];
+            assert!(lines.iter().all(|line| env.lines().any(|l| l == line)), "{env}");
+            assert!(env.lines().any(|line| line == name), "it was dead before: {env}");
+        }
+        let said = daemon.end();
+        assert!(said.contains(&format!("; the command before it: {}\n", entry.before)), "{said}");
+    }
+}
+
+#[test]
+fn a_command_that_frees_memory_averts_the_kill() {
+    let memory = tempfile::NamedTempFile::new().unwrap();
+    fs::write(memory.path(), FakeMemory::text(100)).unwrap();
+    in_a_namespace("hook_averts", &FakeMemory::prepare(memory.path()));
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn hook_averts() {
+    // On a machine that is busy a shell may need more than a second to start; then the kill goes on.
+    assert!((0..10).any(|_| averts_in_time()), "no shell could be started in time");
+}
+
+/// Whether the command was there in time, and has averted the kill.
+fn averts_in_time() -> bool {
+    FakeMemory::new("/proc/meminfo".into(), 100);
+    let name = unique();
+    let victim = Victim::new(&Setup { name: name.clone().into(), mib: 64, ..Setup::default() });
+    let dir = tempfile::tempdir().unwrap();
+    let [script, cache, plenty] = ["hook", "cache", "plenty"].map(|name| dir.path().join(name));
+    fs::write(&cache, "").unwrap();
+    fs::write(&plenty, FakeMemory::text(60_000)).unwrap();
+    let text = format!(
+        "rm {} || exit 0; dd if={} of=/proc/meminfo conv=notrunc status=none; exit 10",
+        cache.display(),
+        plenty.display()
+    );
+    fs::write(&script, text).unwrap();
+    // Memory is critical from the beginning, and for as long as the cache is there.
+    let config = format!(
+        "kill = {{ before = [\"/bin/sh\", {script:?}], before_limit = \"1s\" }}\n[[rule]]\nname = \"{name}\"\n\
+         weight = 1\n{NO_VICTIM}"
+    );
+    let daemon = Daemon::start_as(&config, PATIENT, |command| command);
+    let history = daemon.files.path("state/history");
+    wait_until("it is noted", || !history::read(&history, 9).unwrap().is_empty());
+    let entry = history::read(&history, 9).unwrap().remove(0);
+    if entry.before == "timed-out" {
+        return false;
+    }
+    assert_eq!((entry.ending.as_str(), entry.before.as_str()), ("averted", "freed"), "{entry:?}");
+    assert_eq!(daemon.metric("memreap_kills_averted_total"), 1.0);
+    thread::sleep(Duration::from_secs(1));
+    assert!(victim.is_alive() && !cache.exists());
+    let said = daemon.end();
+    assert!(said.contains(&format!("memreap: spared {} ({name}), user ", victim.pid)), "{said}");
+    true
+}
+
+#[test]
+fn the_command_does_not_run_in_a_dry_run() {
+    in_a_shortage("hook_of_a_dry_run");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn hook_of_a_dry_run() {
+    let name = unique();
+    let victim = Victim::new(&Setup { name: name.clone().into(), mib: 32, ..Setup::default() });
+    let dir = tempfile::tempdir().unwrap();
+    let ran = dir.path().join("ran");
+    let hook = format!("kill.before = [\"/usr/bin/touch\", {ran:?}]\n");
+    let daemon = Daemon::start(&(hook + &only(&name)));
+    let line = format!("memreap: would kill {} ({name}), user ", victim.pid);
+    wait_until("it has decided", || daemon.files.said().contains(&line));
+    assert!(!ran.exists() && victim.is_alive());
+    daemon.end();
 }
 
 #[test]

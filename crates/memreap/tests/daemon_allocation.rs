@@ -13,8 +13,10 @@ use arrayvec::{ArrayString, ArrayVec};
 use linux::Pid;
 use linux::process::Comm;
 use memreap::choice::Parent;
-use memreap::daemon::decide::reason::{Ending, Reason};
+use memreap::config;
+use memreap::daemon::decide::reason::{Before, Ending, Reason};
 use memreap::daemon::report::history::{self, History};
+use memreap::daemon::report::hook::Hook;
 use memreap::daemon::report::journal::{EntryKind, Journal, Priority};
 use memreap::daemon::report::metrics::{Metrics, Server};
 use memreap::daemon::report::record::KillRecord;
@@ -74,6 +76,7 @@ fn kill() -> KillRecord {
         reason: Reason::Stall,
         because: ArrayString::from("80 MiB of 2.0 GiB were available").unwrap(),
         rule: ArrayString::from("rule").unwrap(),
+        before: Before::Passed,
         method: Method::Mrelease,
         ending: Ending::Back,
         available: [80 << 20, 1300 << 20],
@@ -87,6 +90,7 @@ fn telling_of_a_kill_allocates_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("history.jsonl");
     let mut warner = Warner::start().unwrap();
+    let mut hook = Hook::start(&config::Kill::default()).unwrap();
     let service = Service::from_env().unwrap();
     let mut journal = Journal::open().unwrap();
     let mut history = History::open(&path).unwrap();
@@ -116,6 +120,8 @@ fn telling_of_a_kill_allocates_nothing() {
         };
         journal.warned(&warning);
         warner.warn(&warning);
+        let ticket = hook.ask(&kill, Duration::from_secs(20)).unwrap();
+        while hook.answer(ticket).is_none() {}
         journal.log(EntryKind::Trouble, Priority::Error, format_args!("{} {:?}", 1.5, kill.took));
         service.watchdog().unwrap();
         service.status(format_args!("calm, {} available", 1)).unwrap();

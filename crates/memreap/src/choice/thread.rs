@@ -192,7 +192,7 @@ impl ChooserThread {
         let anywhere = below.is_none();
         let is_young = |(when, _): &mut (Instant, Choice)| anywhere && when.elapsed() < MAX_YOUNG_AGE;
         let young = self.shared.lock().ahead.take_if(is_young);
-        if let Some((_, choice)) = young.filter(|(_, choice)| is_still_good(choice, min_bytes)) {
+        if let Some((_, choice)) = young.filter(|(_, choice)| choice.is_still_good(min_bytes)) {
             return Ok(choice);
         }
         let answer = self.shared.ask(Request::Choose { below, min_bytes }, self.timeout);
@@ -202,16 +202,10 @@ impl ChooserThread {
             return choice.ok_or(NoVictim::None);
         }
         ahead
-            .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && is_still_good(choice, min_bytes))
+            .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && choice.is_still_good(min_bytes))
             // Another one that must not be killed may share the memory by now.
             .filter(|(_, choice)| choice.pool.is_empty())
-            .map(|(_, mut choice)| {
-                // One that must not be killed may have joined the group.
-                if let Some(group) = &mut choice.group {
-                    group.expendable = false;
-                }
-                choice
-            })
+            .map(|(_, choice)| choice.alone())
             .ok_or(NoVictim::Late)
     }
 
@@ -236,10 +230,12 @@ impl ChooserThread {
         self.shared.ask(Request::Another { cgroup: cgroup.clone() }, self.timeout).flatten()
     }
 
-    /// Returns what is to be said now about a process that was chosen some time ago, if it may still be killed,
-    /// and that is known in time.
-    pub fn recheck(&self, pid: Pid) -> Option<Choice> {
-        self.shared.ask(Request::Recheck { pid }, self.timeout).flatten()
+    /// Returns what is to be said now about a process that was chosen some time ago.
+    ///
+    /// # Errors
+    /// When it may not be killed any more, or that is not known in time.
+    pub fn recheck(&self, pid: Pid) -> Result<Choice, NoVictim> {
+        self.shared.ask(Request::Recheck { pid }, self.timeout).ok_or(NoVictim::Late)?.ok_or(NoVictim::None)
     }
 
     /// Notes that a process was killed for its memory, as [`Chooser::note_kill`].
@@ -454,13 +450,24 @@ fn interval(danger: Danger, took: Duration) -> Duration {
     }
 }
 
-fn is_still_good(choice: &Choice, min_bytes: u64) -> bool {
-    // The best process of a group that was chosen may have little.
-    let group = choice.group.filter(|group| group.expendable).map_or(0, |group| group.bytes);
-    choice.bytes.max(group) >= min_bytes
-        && choice.pidfd.is_alive().unwrap_or(false)
-        // It may be exempt by now.
-        && oom_score_adj(choice).is_some_and(|adjustment| adjustment > -1000)
+impl Choice {
+    /// Returns it without its group, which one that must not be killed may have joined.
+    pub fn alone(mut self) -> Self {
+        if let Some(group) = &mut self.group {
+            group.expendable = false;
+        }
+        self
+    }
+
+    /// Whether it was worth `min_bytes`, and is neither gone nor exempt by now. Does not wait.
+    pub fn is_still_good(&self, min_bytes: u64) -> bool {
+        // The best process of a group that was chosen may have little.
+        let group = self.group.filter(|group| group.expendable).map_or(0, |group| group.bytes);
+        self.bytes.max(group) >= min_bytes
+            && self.pidfd.is_alive().unwrap_or(false)
+            // It may be exempt by now.
+            && oom_score_adj(self).is_some_and(|adjustment| adjustment > -1000)
+    }
 }
 
 fn oom_score_adj(choice: &Choice) -> Option<i16> {

@@ -206,8 +206,8 @@ Exit codes:
 History, one JSON object per line (also in `memreap watch --json`):
   unix_ms, pid, comm, uid, cgroup, unit, pod, container, parent (a PID or null), parent_comm,
   command_line, processes, bytes, freed (by how much what is free grew, or null), exact, reason,
-  because, rule, method, ending (back, gone, late, refused, dry-run), available (before and after),
-  took_us, choice_us
+  because, rule, before (what kill.before did: passed, freed, failed, timed-out, skipped), method,
+  ending (back, gone, late, refused, averted, dry-run), available (before and after), took_us, choice_us
 
 Files:
   /etc/memreap.toml                the configuration, as far as it differs from the built-in one,

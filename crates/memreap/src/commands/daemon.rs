@@ -38,11 +38,15 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
         Ok(config) => {
             let name = config.path.as_ref().map_or(BUILT_IN_NAME.to_owned(), |path| escape(path).to_string());
             // The daemon starts without it: a hook that is missing must not leave a machine without a killer.
-            if let Some(program) = config.warn.command.as_ref().and_then(|command| command.first())
-                && let Err(e) = access(program.as_str(), Access::EXEC_OK)
-            {
-                let program = escape(program.as_bytes());
-                writeln!(std::io::stderr(), "{name}: warn.command: {program} cannot be run: {e}")?;
+            let mut runs = true;
+            for (key, program) in config.commands() {
+                if let Err(e) = access(program, Access::EXEC_OK) {
+                    runs = false;
+                    let program = escape(program.as_bytes());
+                    writeln!(std::io::stderr(), "{name}: {key}: {program} cannot be run: {e}")?;
+                }
+            }
+            if !runs {
                 return Ok(Exit::Usage);
             }
             for warning in warnings(&config) {
@@ -89,9 +93,11 @@ mod tests {
         fs::write(&path, "[act]\nlow = 120\n").unwrap();
         assert_eq!(check_config(Some(&path)).unwrap(), Exit::Usage);
         assert_eq!(check_config(Some(dir.path())).unwrap(), Exit::Usage);
-        for (program, exit) in [("/bin/true", Exit::Done), ("/no/such/hook", Exit::Usage)] {
-            fs::write(&path, format!("[warn]\ncommand = [\"{program}\"]\n")).unwrap();
-            assert_eq!(check_config(Some(&path)).unwrap(), exit, "{program}");
+        for key in ["warn.command", "kill.before"] {
+            for (program, exit) in [("/bin/true", Exit::Done), ("/no/such/hook", Exit::Usage)] {
+                fs::write(&path, format!("{key} = [\"{program}\"]\n")).unwrap();
+                assert_eq!(check_config(Some(&path)).unwrap(), exit, "{key} {program}");
+            }
         }
     }
 }

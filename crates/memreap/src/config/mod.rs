@@ -53,16 +53,21 @@ impl Config {
         parse::config(file, text)
     }
 
+    /// Returns the programs that are run, each with its key.
+    pub fn commands(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let all = [("warn.command", &self.warn.command), ("kill.before", &self.kill.before)];
+        all.into_iter().filter_map(|(key, command)| Some((key, command.as_ref()?.first()?.as_str())))
+    }
+
     fn read(path: Option<&Path>) -> Result<Self, ConfigError> {
         let wanted = path.unwrap_or(Path::new(DEFAULT_PATH));
         let name = escape(wanted).to_string();
         match file::read(wanted) {
             Ok(Some((text, others_can_write))) => {
                 let config = Self { path: Some(wanted.to_owned()), ..Self::parse(&name, &text)? };
-                if others_can_write && config.warn.command.is_some() {
+                if let Some((key, _)) = config.commands().next().filter(|_| others_can_write) {
                     return Err(ConfigError(vec![format!(
-                        "{name}: warn.command would run what other users write here: chmod go-w {name}, and \
-                         let root own it"
+                        "{name}: {key} would run what other users write here: chmod go-w {name}, and let root own it"
                     )]));
                 }
                 Ok(config)

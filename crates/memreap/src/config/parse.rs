@@ -97,6 +97,9 @@ fn kill(mut section: Section<'_, '_>) -> (Kill, First) {
         "never" => Ok(WholeCgroup::Never),
         other => Err(format!("\"{other}\" is none of \"auto\", \"oom-group\", \"always\", \"never\"")),
     });
+    section.set("before", &mut kill.before, command);
+    section.set("before_limit", &mut kill.before_limit, |v| duration(v, 10 * MS..SECOND));
+    section.set("before_when_critical", &mut kill.before_when_critical, boolean);
     section.finish();
     (kill, first)
 }
@@ -114,18 +117,21 @@ fn signal_first(section: &mut Section<'_, '_>, (mut signal, mut grace): First) -
 fn warn(mut section: Section<'_, '_>) -> Warn {
     let mut warn = Warn::default();
     section.set("desktop", &mut warn.desktop, boolean);
-    section.set("command", &mut warn.command, |v| {
-        let command = list(v, |v| string(v).map(str::to_owned))?;
-        match command.first() {
-            None => Ok(None),
-            // It is run without a shell, and with whatever PATH the daemon has.
-            Some(program) if Path::new(program).is_absolute() => Ok(Some(command)),
-            Some(program) => Err(format!("\"{program}\" is no absolute path; write it in full")),
-        }
-    });
+    section.set("command", &mut warn.command, command);
     section.set("time_limit", &mut warn.time_limit, |v| duration(v, 100 * MS..MINUTE));
     section.finish();
     warn
+}
+
+/// A program with its arguments; none when the list is empty.
+fn command(value: &DeValue<'_>) -> Result<Option<Vec<String>>, String> {
+    let command = list(value, |v| string(v).map(str::to_owned))?;
+    match command.first() {
+        None => Ok(None),
+        // It is run without a shell, and with whatever PATH the daemon has.
+        Some(program) if Path::new(program).is_absolute() => Ok(Some(command)),
+        Some(program) => Err(format!("\"{program}\" is no absolute path; write it in full")),
+    }
 }
 
 fn record(mut section: Section<'_, '_>) -> Record {

@@ -123,6 +123,12 @@ pub struct Kill {
     pub by_cgroup: bool,
     /// When to kill a whole cgroup.
     pub whole_cgroup: WholeCgroup,
+    /// A command to run before a kill, with its arguments, which can avert it.
+    pub before: Option<Vec<String>>,
+    /// How long it may take; then the kill goes on.
+    pub before_limit: Duration,
+    /// Run it also when memory and swap are used up.
+    pub before_when_critical: bool,
 }
 
 impl Default for Kill {
@@ -132,6 +138,9 @@ impl Default for Kill {
             deadline: Duration::from_secs(3),
             by_cgroup: true,
             whole_cgroup: WholeCgroup::OomGroup,
+            before: None,
+            before_limit: Duration::from_millis(200),
+            before_when_critical: true,
         }
     }
 }

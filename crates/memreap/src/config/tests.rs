@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
 use std::{env, fs};
@@ -49,6 +51,7 @@ fn the_built_in_file_says_the_defaults() {
     assert!(!config.policy.needs_command_line());
     let keys = "act.low act.critical act.stall act.cgroups \
                 kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
+                kill.before kill.before_limit kill.before_when_critical \
                 warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
     let table: toml::Table = BUILT_IN.parse().unwrap();
     let given: Vec<_> = keys.split_whitespace().map(|key| key.split_once('.').unwrap()).collect();
@@ -90,6 +93,9 @@ fn values_are_taken() {
         deadline = "1m"
         by_cgroup = false
         whole_cgroup = "auto"
+        before = ["/bin/drop", "cache"]
+        before_limit = "1s"
+        before_when_critical = false
         [warn]
         desktop = true
         command = ["/bin/logger", "-t", "x y"]
@@ -129,6 +135,9 @@ fn values_are_taken() {
     assert_eq!(config.act, act);
     assert_eq!(config.kill.deadline, Duration::from_secs(60));
     assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::Auto));
+    let before = ["/bin/drop", "cache"].map(str::to_owned).to_vec();
+    assert_eq!((config.kill.before, config.kill.before_limit), (Some(before), Duration::from_secs(1)));
+    assert!(!config.kill.before_when_critical);
     let command = ["/bin/logger", "-t", "x y"].map(str::to_owned).to_vec();
     let time_limit = Duration::from_secs(1);
     assert_eq!(config.warn, Warn { desktop: true, command: Some(command), time_limit });
@@ -192,6 +201,22 @@ oom_score_adj = "< x"
         assert_eq!(found, expected);
     }
     assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn what_runs_before_a_kill_is_checked() {
+    let found = errors("[kill]\nbefore = ['drop']\nbefore_limit = '2s'\nbefore_when_critical = 1\nbefor = 1\n");
+    assert_eq!(found[0], "c:2: kill.before: \"drop\" is no absolute path; write it in full");
+    assert_eq!(found[1], "c:3: kill.before_limit: 2.00 s is out of range; give 10 ms to 1.00 s");
+    assert_eq!(found[2], "c:4: kill.before_when_critical: is a number; give true or false");
+    assert!(found[3].starts_with("c:5: kill.befor: there is no such key; there are "), "{found:?}");
+    assert_eq!(parse("kill.before = []").kill.before, None);
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("c.toml");
+    fs::write(&path, "kill.before = ['/bin/true']").unwrap();
+    fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+    let refused = Config::load(Some(&path)).unwrap_err().to_string();
+    assert!(refused.contains(": kill.before would run what other users write here: chmod go-w "), "{refused}");
 }
 
 #[test]

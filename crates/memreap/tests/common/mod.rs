@@ -9,6 +9,7 @@ use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::fd::{AsFd as _, FromRawFd as _};
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -391,6 +392,39 @@ pub fn in_a_shortage(test: &str) {
         prepare += &format!(" && mount --bind '{}' /proc/meminfo", meminfo.path().display());
     }
     in_a_namespace(test, &prepare);
+}
+
+/// /proc/meminfo in a namespace: a file that says what a test wants.
+pub struct FakeMemory(PathBuf);
+
+impl FakeMemory {
+    /// As a shell's command that puts it in place, where no pressure is reported either.
+    pub fn prepare(path: &std::path::Path) -> String {
+        let hide = "{ test ! -e /proc/pressure || mount -t tmpfs none /proc/pressure; }";
+        format!("{hide} && mount --bind '{}' /proc/meminfo", path.display())
+    }
+
+    /// The one that is at `path`, with so much available, in MiB, of 64 GiB.
+    pub fn new(path: PathBuf, available_mib: u64) -> Self {
+        let memory = Self(path);
+        memory.set(available_mib);
+        memory
+    }
+
+    /// Changes it in place, so that it is never empty.
+    pub fn set(&self, available_mib: u64) {
+        let file = File::options().write(true).open(&self.0).unwrap();
+        file.write_all_at(Self::text(available_mib).as_bytes(), 0).unwrap();
+    }
+
+    /// The file's text, always of the same length.
+    pub fn text(available_mib: u64) -> String {
+        let kib = available_mib << 10;
+        format!(
+            "MemTotal: {:9} kB\nMemFree: {kib:9} kB\nMemAvailable: {kib:9} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+            64 << 20
+        )
+    }
 }
 
 /// What a container sees of the cgroups.

@@ -31,6 +31,38 @@ pub enum Obstacle {
     KillsFail,
 }
 
+/// What came of the command that runs before a kill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Before {
+    /// There is none.
+    #[default]
+    None,
+    /// It ended, and the kill went on.
+    Passed,
+    /// It said that it has freed something.
+    Freed,
+    /// It could not be run, or failed.
+    Failed,
+    /// It did not end in time.
+    TimedOut,
+    /// It was not run, or not waited for, because memory and swap were used up.
+    Skipped,
+}
+
+impl Before {
+    /// Its name in output and files; empty without a command.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Passed => "passed",
+            Self::Freed => "freed",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed-out",
+            Self::Skipped => "skipped",
+        }
+    }
+}
+
 /// How a kill ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -44,6 +76,8 @@ pub enum Ending {
     DryRun,
     /// The kernel refused the signal with this error number.
     Refused(i32),
+    /// No signal was sent: the reason was gone when the command before the kill had ended.
+    Averted,
 }
 
 impl Ending {
@@ -55,6 +89,7 @@ impl Ending {
             Self::Late => "late",
             Self::DryRun => "dry-run",
             Self::Refused(_) => "refused",
+            Self::Averted => "averted",
         }
     }
 }

@@ -13,7 +13,7 @@ use linux::pidfd::Signal;
 
 use super::control_loop::{ControlLoop, Next};
 use super::governor::{BLIND_INTERVAL, Governor, REPORT_WINDOW, Thresholds};
-use super::reason::{Ending, Obstacle, Reason};
+use super::reason::{Before, Ending, Obstacle, Reason};
 use super::sample::Sample;
 use super::world::{Gain, Gone, Kills, Observes, Progress, Reports};
 use crate::choice::{Danger, NoVictim};
@@ -67,6 +67,17 @@ struct Made {
     /// How fast it grew; who did not is an innocent.
     rate: u64,
     headroom: u64,
+    before: Before,
+}
+
+/// What the command before a kill does.
+#[derive(Clone, Copy, Debug)]
+struct Hook {
+    /// How long it takes.
+    takes: Duration,
+    says: Before,
+    /// What it has its cache give back each time, in bytes.
+    frees: u64,
 }
 
 /// A cgroup with a limit.
@@ -124,6 +135,15 @@ struct Sim {
     /// What the rule of each victim has it sent first.
     signal_first: Option<SignalFirst>,
     deaf: bool,
+    /// The command before a kill.
+    hook: Option<Hook>,
+    /// When each of its runs began.
+    hooked: Vec<Duration>,
+    /// What came of the kills that were averted.
+    averted: Vec<Before>,
+    /// The longest time between two samples while it ran.
+    longest_pause: Duration,
+    sampled: Duration,
 }
 
 impl Sim {
@@ -159,6 +179,11 @@ impl Sim {
             asked: Vec::new(),
             signal_first: None,
             deaf: false,
+            hook: None,
+            hooked: Vec::new(),
+            averted: Vec::new(),
+            longest_pause: Duration::ZERO,
+            sampled: Duration::ZERO,
         }
     }
 
@@ -304,6 +329,10 @@ impl Observes for Sim {
 
     fn sample(&mut self, memory: &Option<u64>) -> Result<Sample, Gone> {
         self.read();
+        if self.hooked.last().is_some_and(|began| self.sampled >= *began) && self.kills.is_empty() {
+            self.longest_pause = self.longest_pause.max(self.now - self.sampled);
+        }
+        self.sampled = self.now;
         if let Some(id) = *memory {
             let group = self.groups.iter().find(|group| group.id == id).ok_or(Gone(Ending::Back))?;
             return Ok(Sample {
@@ -375,7 +404,7 @@ impl Observes for Sim {
         self.signal_first.or(all)
     }
 
-    fn recheck(&mut self, victim: Handle) -> Option<Handle> {
+    fn recheck(&mut self, victim: Handle, _age: Duration) -> Option<Handle> {
         Some(victim).filter(|victim| Some(victim.id) != self.spared)
     }
 
@@ -388,6 +417,21 @@ impl Kills for Sim {
     /// `None` if it was gone before.
     type Dying = Option<Handle>;
 
+    fn ask_before(&mut self, _: &Handle, _: Reason, _: &Governor, _limit: Duration) -> Result<u32, Before> {
+        self.hook.ok_or(Before::None)?;
+        self.hooked.push(self.now);
+        Ok(self.hooked.len() as u32)
+    }
+
+    fn answer(&mut self, ticket: u32) -> Option<Before> {
+        let hook = self.hook?;
+        let began = *self.hooked.get(ticket as usize - 1)?;
+        (self.now - began >= hook.takes).then(|| {
+            self.base -= hook.frees.min(self.base);
+            hook.says
+        })
+    }
+
     fn send_first_signal(&mut self, victim: &Handle, signal: Signal) {
         self.asked.push((victim.id, signal));
         if !self.deaf {
@@ -395,10 +439,10 @@ impl Kills for Sim {
         }
     }
 
-    fn kill(&mut self, victim: Handle, _reason: Reason, governor: &Governor) -> Option<Handle> {
+    fn kill(&mut self, victim: Handle, _reason: Reason, before: Before, governor: &Governor) -> Option<Handle> {
         let killed = self.end(victim).then_some(victim);
         if let Some(&Proc { id, rate, .. }) = self.find(victim) {
-            self.kills.push(Made { id, at: self.now, rate, headroom: governor.outlook().headroom });
+            self.kills.push(Made { id, at: self.now, rate, headroom: governor.outlook().headroom, before });
         }
         killed
     }
@@ -410,7 +454,7 @@ impl Kills for Sim {
         let victim = self.choose(&None, total.min_victim_bytes()).ok()?;
         self.end(victim);
         let rate = self.find(victim)?.rate;
-        self.kills.push(Made { id: victim.id, at: self.now, rate, headroom });
+        self.kills.push(Made { id: victim.id, at: self.now, rate, headroom, before: Before::None });
         Some(victim.bytes)
     }
 
@@ -432,6 +476,10 @@ impl Reports for Sim {
 
     fn no_kill_helps(&mut self, _memory: &Option<u64>, _reason: Reason, _obstacle: Obstacle, _governor: &Governor) {
         self.complaints += 1;
+    }
+
+    fn averted(&mut self, _victim: Handle, _reason: Reason, before: Before, _governor: &Governor) {
+        self.averted.push(before);
     }
 
     fn killed(&mut self, _memory: &Option<u64>, _dying: Option<Handle>, ending: Ending, _last: &Sample) {

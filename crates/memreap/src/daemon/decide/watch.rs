@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::governor::{Advice, Governor};
-use super::reason::{Ending, Obstacle, Reason};
+use super::reason::{Before, Ending, Obstacle, Reason};
 use super::sample::Sample;
 use super::world::{Gain, Gone, Progress, World};
 use crate::choice::{Danger, NoVictim};
@@ -18,6 +18,12 @@ const KILL_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const SAME_SHORTAGE_WINDOW: Duration = Duration::from_secs(3);
 /// How often a victim is checked, and memory meanwhile.
 const VICTIM_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// How often the command that runs before a kill is asked whether it has ended.
+const BEFORE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// So many kills in a row it can avert, until there was a kill or the shortage is over, ...
+const MAX_AVERTED: u32 = 3;
+/// ... each of them so soon after the last.
+const AVERTED_AGAIN_WINDOW: Duration = Duration::from_secs(60);
 /// The time until the next search when there is no victim.
 const NO_VICTIM_RETRY: Duration = Duration::from_millis(250);
 /// When the choice has been late for so long, that is reported.
@@ -47,10 +53,26 @@ enum State<V, D> {
         /// No kill before this time.
         from: Duration,
     },
+    /// A victim was chosen for a reason to kill.
+    Chosen { pending: Pending<V> },
+    /// The command that runs before a kill has time until `until` to answer.
+    BeforeKill { pending: Pending<V>, ticket: u32, until: Duration },
+    /// It has freed something: the next sample decides.
+    LookAgain { pending: Pending<V> },
+    /// The command has ended, or there is none.
+    Due { pending: Pending<V>, before: Before },
     /// A victim was sent the first signal, and is killed at `until`.
-    FirstSignalSent { victim: V, reason: Reason, until: Duration },
+    FirstSignalSent { pending: Pending<V>, before: Before, until: Duration },
     /// A victim was sent SIGKILL.
     Killed { dying: D, deadline: Duration },
+}
+
+/// A victim that is about to be killed.
+struct Pending<V> {
+    victim: V,
+    reason: Reason,
+    /// When it was chosen.
+    chosen: Duration,
 }
 
 /// A kill of which it is not known yet whether it has helped. Sizes in bytes.
@@ -109,6 +131,8 @@ pub(super) struct Watch<W: World + ?Sized> {
     attempt: Option<Attempt>,
     failed: FailedKills,
     batch: Option<Batch>,
+    /// Kills in a row that the command before them has averted, and when the last of them was.
+    averted: (u32, Duration),
     /// Since when the choice has been late.
     late_since: Option<Duration>,
     warned: Option<Duration>,
@@ -124,6 +148,7 @@ impl<W: World + ?Sized> Watch<W> {
             attempt: None,
             failed: FailedKills::default(),
             batch: None,
+            averted: (0, Duration::ZERO),
             late_since: None,
             warned: None,
         }
@@ -160,7 +185,7 @@ impl<W: World + ?Sized> Watch<W> {
             attempt.max_headroom = attempt.max_headroom.max(self.governor.outlook().headroom);
         }
         if sample.available >= self.governor.relief_level() {
-            (self.attempt, self.failed) = (None, FailedKills::default());
+            (self.attempt, self.failed, self.averted.0) = (None, FailedKills::default(), 0);
         }
         loop {
             // An arm that stays in its state puts it back.
@@ -172,22 +197,15 @@ impl<W: World + ?Sized> Watch<W> {
                 State::Watching { from } => match advice {
                     Advice::Kill(reason) => {
                         self.judge_last_kill();
-                        let victim = match self.choose(reason, now, world) {
-                            Ok(victim) => victim,
+                        match self.choose(reason, now, world) {
+                            Ok(victim) => {
+                                let pending = Pending { victim, reason, chosen: now };
+                                self.state = State::Chosen { pending };
+                            }
                             Err(pause) => {
                                 self.state = State::Watching { from: now + pause };
                                 return Some(pause);
                             }
-                        };
-                        match world.signal_first(&victim, signal_first) {
-                            Some(first) if !self.governor.is_critical() => {
-                                world.send_first_signal(&victim, first.signal.signal());
-                                let until = now + first.grace;
-                                self.state = State::FirstSignalSent { victim, reason, until };
-                                return Some(VICTIM_CHECK_INTERVAL.min(first.grace));
-                            }
-                            // When memory is critical there is no time for a first signal.
-                            _ => self.kill(victim, reason, common, world),
                         }
                     }
                     advice => {
@@ -196,8 +214,46 @@ impl<W: World + ?Sized> Watch<W> {
                         return self.watch(now, advice, world);
                     }
                 },
-                State::FirstSignalSent { victim, reason, until } => {
-                    if world.has_exited(&victim) {
+                State::Chosen { pending } => match self.ask_before(&pending, &common.settings, world) {
+                    Ok(ticket) => {
+                        let until = world.now() + common.settings.before_limit;
+                        self.state = State::BeforeKill { pending, ticket, until };
+                        return Some(BEFORE_CHECK_INTERVAL);
+                    }
+                    Err(before) => self.state = State::Due { pending, before },
+                },
+                State::BeforeKill { pending, ticket, until } => {
+                    let before = match world.answer(ticket) {
+                        Some(before) => before,
+                        None if now >= until => Before::TimedOut,
+                        None if self.is_too_late_for(&common.settings) => Before::Skipped,
+                        None => {
+                            self.state = State::BeforeKill { pending, ticket, until };
+                            return Some(BEFORE_CHECK_INTERVAL.min(until - now));
+                        }
+                    };
+                    if before == Before::Freed && self.averted_in_a_row(now) < MAX_AVERTED {
+                        // This sample may be older than what was freed.
+                        self.state = State::LookAgain { pending };
+                        return Some(BEFORE_CHECK_INTERVAL);
+                    }
+                    let is_over = !self.governor.is_low() && !matches!(advice, Advice::Kill(_));
+                    self.go_on(pending, before, is_over, world);
+                }
+                State::LookAgain { pending } => {
+                    self.go_on(pending, Before::Freed, !matches!(advice, Advice::Kill(_)), world);
+                }
+                State::Due { pending, before } => match world.signal_first(&pending.victim, signal_first) {
+                    Some(first) if !self.governor.is_critical() => {
+                        world.send_first_signal(&pending.victim, first.signal.signal());
+                        self.state = State::FirstSignalSent { pending, before, until: now + first.grace };
+                        return Some(VICTIM_CHECK_INTERVAL.min(first.grace));
+                    }
+                    // When memory is critical there is no time for a first signal.
+                    _ => self.kill(pending.victim, pending.reason, before, common, world),
+                },
+                State::FirstSignalSent { pending, before, until } => {
+                    if world.has_exited(&pending.victim) {
                         self.governor.victim_died();
                         self.state = State::Watching { from: now + SETTLE_TIME };
                         return Some(VICTIM_CHECK_INTERVAL);
@@ -207,12 +263,13 @@ impl<W: World + ?Sized> Watch<W> {
                         continue;
                     }
                     if now < until && !self.governor.is_critical() {
-                        self.state = State::FirstSignalSent { victim, reason, until };
+                        self.state = State::FirstSignalSent { pending, before, until };
                         return Some(VICTIM_CHECK_INTERVAL.min(until - now));
                     }
+                    let Pending { victim, reason, chosen } = pending;
                     // It may be exempt by now, or one that is may have joined its cgroup.
-                    let Some(victim) = world.recheck(victim) else { continue };
-                    self.kill(victim, reason, common, world);
+                    let Some(victim) = world.recheck(victim, now.saturating_sub(chosen)) else { continue };
+                    self.kill(victim, reason, before, common, world);
                 }
                 State::Killed { mut dying, deadline } => match world.progress(&mut dying, sample) {
                     Progress::Dying if now < deadline => {
@@ -234,7 +291,7 @@ impl<W: World + ?Sized> Watch<W> {
                         let pause = match ending {
                             Ending::DryRun => DRY_RUN_PAUSE,
                             // Another victim may do.
-                            Ending::Gone | Ending::Late | Ending::Refused(_) => VICTIM_CHECK_INTERVAL,
+                            Ending::Gone | Ending::Late | Ending::Refused(_) | Ending::Averted => VICTIM_CHECK_INTERVAL,
                             Ending::Back => SETTLE_TIME,
                         };
                         self.state = State::Watching { from: now + pause };
@@ -242,6 +299,46 @@ impl<W: World + ?Sized> Watch<W> {
                     }
                 },
             }
+        }
+    }
+
+    /// Whether there is no time for the command that runs before a kill.
+    fn is_too_late_for(&self, settings: &Kill) -> bool {
+        !settings.before_when_critical && self.governor.is_critical()
+    }
+
+    /// Returns how many kills in a row were averted.
+    fn averted_in_a_row(&self, now: Duration) -> u32 {
+        let (count, last) = self.averted;
+        if now.saturating_sub(last) < AVERTED_AGAIN_WINDOW { count } else { 0 }
+    }
+
+    /// Has the command run that runs before a kill. Returns a ticket for its answer.
+    ///
+    /// # Errors
+    /// What takes the place of an answer.
+    fn ask_before(&self, pending: &Pending<W::Victim>, settings: &Kill, world: &mut W) -> Result<u32, Before> {
+        if settings.before.is_none() {
+            return Err(Before::None);
+        }
+        if self.is_too_late_for(settings) {
+            return Err(Before::Skipped);
+        }
+        world.ask_before(&pending.victim, pending.reason, &self.governor, settings.before_limit)
+    }
+
+    /// Decides about a victim after the command that runs before a kill: spares it when the reason is over.
+    fn go_on(&mut self, pending: Pending<W::Victim>, before: Before, is_over: bool, world: &mut W) {
+        let Pending { victim, reason, chosen } = pending;
+        let now = self.last.at;
+        if is_over {
+            self.averted = (self.averted_in_a_row(now) + 1, now);
+            self.attempt = None;
+            world.averted(victim, reason, before, &self.governor);
+        } else if let Some(victim) = world.recheck(victim, now.saturating_sub(chosen)) {
+            self.state = State::Due { pending: Pending { victim, reason, chosen }, before };
+        } else {
+            self.attempt = None;
         }
     }
 
@@ -315,9 +412,10 @@ impl<W: World + ?Sized> Watch<W> {
         }
     }
 
-    fn kill(&mut self, victim: W::Victim, reason: Reason, common: &mut Common, world: &mut W) {
+    fn kill(&mut self, victim: W::Victim, reason: Reason, before: Before, common: &mut Common, world: &mut W) {
+        self.averted.0 = 0;
         let gain = world.gain(&victim, self.governor.missing());
-        let mut dying = world.kill(victim, reason, &self.governor);
+        let mut dying = world.kill(victim, reason, before, &self.governor);
         // Not when the processes of the cgroup are restarted.
         let first_or_fewer = self.failed.count == 0 || gain.group_processes < self.failed.group_processes;
         if gain.group_bytes / MANY_FACTOR >= gain.bytes && first_or_fewer {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use linux::pidfd::Signal;
 
 use super::governor::Governor;
-use super::reason::{Ending, Obstacle, Reason};
+use super::reason::{Before, Ending, Obstacle, Reason};
 use super::sample::Sample;
 use crate::choice::{Danger, NoVictim};
 use crate::kill::SignalFirst;
@@ -74,8 +74,8 @@ pub trait Observes {
     /// Returns what this victim is sent before SIGKILL: what its rule says, or what `all` are.
     fn signal_first(&self, victim: &Self::Victim, all: Option<SignalFirst>) -> Option<SignalFirst>;
 
-    /// Returns what is known now of a victim that was sent the first signal; `None` if it may not be killed any more.
-    fn recheck(&mut self, victim: Self::Victim) -> Option<Self::Victim>;
+    /// Returns what is known now of a victim that was chosen so long ago; `None` if it may not be killed any more.
+    fn recheck(&mut self, victim: Self::Victim, age: Duration) -> Option<Self::Victim>;
 
     /// Whether a victim that was sent the first signal has exited.
     fn has_exited(&self, victim: &Self::Victim) -> bool;
@@ -86,11 +86,26 @@ pub trait Kills: Observes {
     /// A victim that was killed, and those that were killed with it, until their memory is back.
     type Dying;
 
+    /// Has the command run that runs before a kill, for `limit` at most, and returns a ticket for [`Self::answer`].
+    ///
+    /// # Errors
+    /// What takes the place of an answer.
+    fn ask_before(
+        &mut self,
+        victim: &Self::Victim,
+        reason: Reason,
+        governor: &Governor,
+        limit: Duration,
+    ) -> Result<u32, Before>;
+
+    /// Returns what came of that command, once; `None` as long as it runs.
+    fn answer(&mut self, ticket: u32) -> Option<Before>;
+
     /// Sends the victim a signal that asks it to end.
     fn send_first_signal(&mut self, victim: &Self::Victim, signal: Signal);
 
-    /// Kills the victim and begins to get its memory back.
-    fn kill(&mut self, victim: Self::Victim, reason: Reason, governor: &Governor) -> Self::Dying;
+    /// Kills the victim and begins to get its memory back. `before` is what came of the command that runs before.
+    fn kill(&mut self, victim: Self::Victim, reason: Reason, before: Before, governor: &Governor) -> Self::Dying;
 
     /// Kills the next best process in the same cgroup as well, and returns how many bytes come back; `None` when there
     /// is none.
@@ -107,6 +122,9 @@ pub trait Reports: Kills {
 
     /// Reports why no kill ends a shortage. Called once per shortage.
     fn no_kill_helps(&mut self, memory: &Self::Memory, reason: Reason, obstacle: Obstacle, governor: &Governor);
+
+    /// A victim is spared, because the reason is gone since the command before the kill was asked about it.
+    fn averted(&mut self, victim: Self::Victim, reason: Reason, before: Before, governor: &Governor);
 
     /// The end of a kill, or of the wait for it. `last` is the last sample of the memory that it was for.
     fn killed(&mut self, memory: &Self::Memory, dying: Self::Dying, ending: Ending, last: &Sample);

@@ -161,9 +161,12 @@ pub struct Entry<E = String, T = String> {
     pub because: T,
     /// The rule that weighed the victim; empty for none.
     pub rule: T,
+    /// What came of the command before the kill; empty without one.
+    #[serde(default)]
+    pub before: T,
     /// How the memory came back.
     pub method: T,
-    /// How it ended: "back", "gone", "late", "dry-run" or "refused".
+    /// How it ended: "back", "gone", "late", "dry-run", "refused" or "averted".
     pub ending: T,
     /// Bytes available before and after.
     pub available: [u64; 2],
@@ -268,6 +271,7 @@ impl<'a> Entry<Escaped<'a>, &'a str> {
             reason: kill.reason.name(),
             because: &kill.because,
             rule: &kill.rule,
+            before: kill.before.name(),
             method: kill.method.name(),
             ending: kill.ending.name(),
             available: kill.available,

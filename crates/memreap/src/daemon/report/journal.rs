@@ -121,7 +121,7 @@ impl Journal {
     pub fn killed(&mut self, kill: &KillRecord) {
         let priority = match kill.ending {
             Ending::Back | Ending::Gone => Priority::Warning,
-            Ending::DryRun => Priority::Notice,
+            Ending::DryRun | Ending::Averted => Priority::Notice,
             Ending::Late | Ending::Refused(_) => Priority::Error,
         };
         self.write(EntryKind::Killed, priority, &Text::of(kill), |entry| {
@@ -144,6 +144,7 @@ impl Journal {
             entry.field("MEMREAP_REASON", kill.reason.name());
             entry.bytes("MEMREAP_BECAUSE", kill.because.as_bytes());
             entry.bytes("MEMREAP_RULE", kill.rule.as_bytes());
+            entry.field("MEMREAP_BEFORE", kill.before.name());
             entry.field("MEMREAP_METHOD", kill.method.name());
             entry.field("MEMREAP_ENDING", kill.ending.name());
             entry.field("MEMREAP_AVAILABLE_BEFORE", kill.available[0]);

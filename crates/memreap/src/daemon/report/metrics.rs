@@ -49,6 +49,8 @@ pub struct Metrics {
     kills_late: u64,
     /// Kills that the kernel refused.
     kills_refused: u64,
+    /// Kills that the command before them averted.
+    kills_averted: u64,
     /// Bytes that kills gave back.
     bytes_back: u64,
     /// From the signal of the last kill until its memory was back.
@@ -85,6 +87,7 @@ impl Metrics {
             }
             Ending::Late => self.kills_late += 1,
             Ending::Refused(_) => self.kills_refused += 1,
+            Ending::Averted => self.kills_averted += 1,
             Ending::Gone | Ending::DryRun => {}
         }
         if matches!(kill.ending, Ending::Back | Ending::Late) {
@@ -111,6 +114,7 @@ impl fmt::Display for Metrics {
         let counters = [
             ("kills_late", "Kills whose memory was not back in time.", self.kills_late),
             ("kills_refused", "Kills that the kernel refused.", self.kills_refused),
+            ("kills_averted", "Kills that the command before them averted.", self.kills_averted),
             ("back_bytes", "Bytes that kills gave back.", self.bytes_back),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
             ("warnings", "Warnings before kills.", self.warnings),

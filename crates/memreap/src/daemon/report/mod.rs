@@ -3,6 +3,7 @@
 
 mod application;
 pub mod history;
+pub mod hook;
 pub mod journal;
 pub mod metrics;
 pub mod notify;

@@ -23,7 +23,7 @@ use super::warning::Warning;
 use crate::choice::{Choice, Holder, NoVictim};
 use crate::config::{Config, Record};
 use crate::daemon::decide::governor::Outlook;
-use crate::daemon::decide::reason::{Obstacle, Reason};
+use crate::daemon::decide::reason::{Ending, Obstacle, Reason};
 use crate::units::Size;
 
 /// Errors are not reported more often than this.
@@ -270,7 +270,7 @@ impl Notifier {
         } else {
             self.error(format_args!("a kill was not recorded: there were too many in one shortage"));
         }
-        if let Some(warner) = &mut self.warner {
+        if let Some(warner) = self.warner.as_mut().filter(|_| kill.ending != Ending::Averted) {
             warner.killed(kill);
         }
     }

@@ -11,7 +11,7 @@ use linux::process::Comm;
 use super::workload::Workload;
 use crate::choice::{CgroupPath, Choice, CommandLine, Parent};
 use crate::daemon::decide::governor::Governor;
-use crate::daemon::decide::reason::{Ending, Reason};
+use crate::daemon::decide::reason::{Before, Ending, Reason};
 use crate::kill::Method;
 use crate::units::{Size, Time};
 
@@ -51,6 +51,8 @@ pub struct KillRecord {
     pub because: ArrayString<160>,
     /// The label of the rule that decided the victim's weight; empty for none.
     pub rule: ArrayString<64>,
+    /// What came of the command that runs before a kill.
+    pub before: Before,
     /// How the memory came back.
     pub method: Method,
     /// How it ended.
@@ -88,6 +90,7 @@ impl KillRecord {
             reason,
             because: governor.explanation(),
             rule: label,
+            before: Before::None,
             method,
             ending: Ending::DryRun,
             available: [governor.last().map_or(0, |sample| sample.available); 2],
@@ -142,6 +145,7 @@ impl fmt::Display for KillRecord {
             Ending::Late => write!(f, "killed {victim}: {about}{size} not back after {took}")?,
             Ending::Gone => write!(f, "{victim}, was gone before the signal")?,
             Ending::DryRun => write!(f, "would kill {victim}: {about}{size} would come back")?,
+            Ending::Averted => write!(f, "spared {victim}: the reason to kill is gone")?,
             Ending::Refused(errno) => {
                 write!(f, "could not kill {victim}: ")?;
                 match errno {
@@ -161,6 +165,9 @@ impl fmt::Display for KillRecord {
         }
         if !kill.rule.is_empty() {
             write!(f, "; rule \"{}\"", linux::escape(kill.rule.as_bytes()))?;
+        }
+        if kill.before != Before::None {
+            write!(f, "; the command before it: {}", kill.before.name())?;
         }
         Ok(())
     }

@@ -24,6 +24,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use super::application;
+use super::hook;
 use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
@@ -36,6 +37,7 @@ const SEND_BUFFER_BYTES: usize = 16 << 10;
 /// The first byte of a message.
 const CONFIGURE_TAG: u8 = b'C';
 const EVENT_TAG: u8 = b'E';
+const BEFORE_TAG: u8 = b'B';
 /// The directory with a directory per user, by number, in which the session bus is.
 const USER_RUNTIME_DIRS: &str = "/run/user";
 /// Where programs are searched for, and the one for desktop notifications.
@@ -45,7 +47,7 @@ const NOTIFIER: &str = "notify-send";
 /// The daemon's end of the connection to the helper process.
 #[derive(Debug)]
 pub struct Warner {
-    socket: OwnedFd,
+    pub(super) socket: OwnedFd,
     pid: Pid,
     dropped: u64,
 }
@@ -60,12 +62,17 @@ impl Warner {
     /// # Errors
     /// When there is no room for another process.
     pub fn start() -> io::Result<Self> {
+        Self::start_with(0)
+    }
+
+    /// As [`Self::start`], with this niceness where that is permitted.
+    pub(super) fn start_with(nice: i32) -> io::Result<Self> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, SEND_BUFFER_BYTES)?;
         let daemon = Pid::own();
         let work = || {
-            helper(&theirs, daemon);
+            helper(&theirs, daemon, nice);
             0
         };
         // SAFETY: there are no other threads (see above), so the child may do all that a process may.
@@ -103,16 +110,8 @@ impl Warner {
     /// Sends the helper a notice of a kill.
     pub fn killed(&mut self, kill: &KillRecord) {
         let mut event = Event::new("killed", kill.pid, &kill.comm, kill.uid, kill.back());
-        event.add("MEMREAP_REASON", kill.reason.name());
-        event.add("MEMREAP_CGROUP", escape(&kill.cgroup[..]));
-        for (name, value) in kill.texts(&kill.workload()) {
-            event.add(name, escape(value));
-        }
-        if let Some(parent) = kill.parent {
-            event.add("MEMREAP_PARENT", parent.pid);
-        }
-        event.add("MEMREAP_PROCESSES", kill.processes);
-        event.add("MEMREAP_METHOD", kill.method.name());
+        event.add_decision(kill);
+        event.add("MEMREAP_BEFORE", kill.before.name());
         event.add("MEMREAP_ENDING", kill.ending.name());
         event.add("MEMREAP_TOOK_US", kill.took.as_micros());
         event.add("MEMREAP_MESSAGE", kill);
@@ -129,20 +128,39 @@ impl Warner {
         self.pid
     }
 
-    fn send(&mut self, event: &Event) {
+    /// Returns whether it was sent.
+    pub(super) fn send(&mut self, event: &Event) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let sent = rustix::net::send(&self.socket, event.0.as_bytes(), flags).is_ok();
         self.dropped += u64::from(!sent);
+        sent
     }
 }
 
 /// An event as a message: variables for the command's environment, separated by NULs.
-struct Event(Text<MAX_MESSAGE_BYTES>);
+pub(super) struct Event(Text<MAX_MESSAGE_BYTES>);
 
 impl Event {
     fn new(event: &str, pid: Pid, comm: &Comm, uid: u32, bytes: u64) -> Self {
+        Self::with_head(&[EVENT_TAG], event, pid, comm, uid, bytes)
+    }
+
+    /// A kill that is due: who it is, with a ticket for the answer, which is of use until a time of [`hook::monotonic`],
+    /// in microseconds.
+    pub(super) fn before(ticket: u32, until_us: u64, kill: &KillRecord) -> Self {
+        let mut head = Text::<13>::new();
+        head.push(&[BEFORE_TAG]);
+        head.push(&ticket.to_le_bytes());
+        head.push(&until_us.to_le_bytes());
+        let mut new = Self::with_head(head.as_bytes(), "before", kill.pid, &kill.comm, kill.uid, kill.expected);
+        new.add_decision(kill);
+        new.add("MEMREAP_MESSAGE", kill);
+        new
+    }
+
+    fn with_head(head: &[u8], event: &str, pid: Pid, comm: &Comm, uid: u32, bytes: u64) -> Self {
         let mut message = Text::new();
-        message.push(&[EVENT_TAG]);
+        message.push(head);
         let mut new = Self(message);
         new.add("MEMREAP_EVENT", event);
         new.add("MEMREAP_PID", pid);
@@ -153,6 +171,25 @@ impl Event {
         new
     }
 
+    /// Adds what is known of a kill when it is decided.
+    fn add_decision(&mut self, kill: &KillRecord) {
+        self.add("MEMREAP_EXACT", u8::from(kill.exact));
+        self.add("MEMREAP_REASON", kill.reason.name());
+        self.add("MEMREAP_BECAUSE", escape(kill.because.as_bytes()));
+        self.add("MEMREAP_RULE", escape(kill.rule.as_bytes()));
+        self.add("MEMREAP_CGROUP", escape(&kill.cgroup[..]));
+        for (name, value) in kill.texts(&kill.workload()) {
+            self.add(name, escape(value));
+        }
+        if let Some(parent) = kill.parent {
+            self.add("MEMREAP_PARENT", parent.pid);
+        }
+        self.add("MEMREAP_PROCESSES", kill.processes);
+        self.add("MEMREAP_METHOD", kill.method.name());
+        self.add("MEMREAP_AVAILABLE_BEFORE", kill.available[0]);
+        self.add("MEMREAP_CHOICE_US", kill.choice_took.as_micros());
+    }
+
     fn add(&mut self, name: &str, value: impl fmt::Display) {
         self.0.show(format_args!("{name}={value}"));
         self.0.push(b"\0");
@@ -160,11 +197,11 @@ impl Event {
 }
 
 /// What the helper process does.
-fn helper(socket: &OwnedFd, daemon: Pid) {
+fn helper(socket: &OwnedFd, daemon: Pid, nice: i32) {
     // The daemon's end of the socket, above all.
     // SAFETY: this process uses no other descriptor from here on, and never returns to code that does.
     unsafe { child::close_fds_except(socket.as_fd()) };
-    if drop_privileges(daemon).is_err() {
+    if drop_privileges(daemon, nice).is_err() {
         return;
     }
     let mut config = config::Warn::default();
@@ -179,6 +216,11 @@ fn helper(socket: &OwnedFd, daemon: Pid) {
         match &buffer[..len] {
             [CONFIGURE_TAG, rest @ ..] => config = configuration(rest).unwrap_or_default(),
             [EVENT_TAG, rest @ ..] => pass_on(&config, rest),
+            [BEFORE_TAG, rest @ ..] => {
+                if let Some(answer) = run_before(&config, rest) {
+                    let _ = rustix::net::send(socket, &answer, SendFlags::NOSIGNAL);
+                }
+            }
             _ => {}
         }
     }
@@ -186,7 +228,7 @@ fn helper(socket: &OwnedFd, daemon: Pid) {
 
 /// Gives up the priority, the exemption from the OOM killer, the signal mask and the ambient capabilities of
 /// the daemon: the helper's programs can wait, and can be killed.
-fn drop_privileges(daemon: Pid) -> io::Result<()> {
+fn drop_privileges(daemon: Pid, nice: i32) -> io::Result<()> {
     rustix::process::setsid()?;
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // It may have died before.
@@ -196,7 +238,7 @@ fn drop_privileges(daemon: Pid) -> io::Result<()> {
     // Fails without CAP_SYS_NICE; then the daemon has not changed it either.
     let _ = sched::set_policy(0, libc::SCHED_OTHER, 0);
     let _ = signal::unblock_all();
-    let _ = sched::set_nice(0, 0);
+    let _ = sched::set_nice(0, nice);
     // A program that is started must not inherit the daemon's capabilities.
     let _ = rustix::thread::clear_ambient_capability_set();
     // Fails without CAP_SYS_RESOURCE; then the daemon has not changed it either.
@@ -212,14 +254,39 @@ fn configuration(message: &[u8]) -> Option<config::Warn> {
     Some(config::Warn { desktop: *desktop == b'1', command: (!command.is_empty()).then_some(command), time_limit })
 }
 
+/// Runs the command before a kill, and returns what the daemon is answered.
+fn run_before(config: &config::Warn, message: &[u8]) -> Option<[u8; hook::ANSWER_BYTES]> {
+    let (ticket, rest) = message.split_first_chunk()?;
+    let (until_us, rest) = rest.split_first_chunk()?;
+    let left = Duration::from_micros(u64::from_le_bytes(*until_us)).saturating_sub(hook::monotonic());
+    let message = String::from_utf8_lossy(rest);
+    let ran = match command(config, &variables(&message)) {
+        // The one before this has taken its time.
+        Some(_) if left.is_zero() => Ok(None),
+        Some(command) => run(command, left),
+        None => Err(io::ErrorKind::NotFound.into()),
+    };
+    Some(hook::answer(*ticket, &ran))
+}
+
+fn variables(message: &str) -> Vec<(&str, &str)> {
+    message.split('\0').filter_map(|v| v.split_once('=')).collect()
+}
+
+/// The administrator's command, with these variables.
+fn command(config: &config::Warn, variables: &[(&str, &str)]) -> Option<Command> {
+    let [program, arguments @ ..] = config.command.as_deref()? else { return None };
+    let mut command = clean(program);
+    command.args(arguments).envs(variables.iter().copied());
+    Some(command)
+}
+
 fn pass_on(config: &config::Warn, message: &[u8]) {
     let message = String::from_utf8_lossy(message);
-    let variables: Vec<(&str, &str)> = message.split('\0').filter_map(|v| v.split_once('=')).collect();
+    let variables = variables(&message);
     let value = |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| *value);
-    if let Some([program, arguments @ ..]) = config.command.as_deref() {
-        let mut command = clean(program);
-        command.args(arguments).envs(variables.iter().copied());
-        run(command, config.time_limit);
+    if let Some(command) = command(config, &variables) {
+        let _ = run(command, config.time_limit);
     }
     if config.desktop
         && let Some(text) = value("MEMREAP_MESSAGE")
@@ -232,7 +299,7 @@ fn pass_on(config: &config::Warn, message: &[u8]) {
             "Memory is running out".to_owned()
         };
         for user in users() {
-            run(notification(user, &title, text), config.time_limit);
+            let _ = run(notification(user, &title, text), config.time_limit);
         }
     }
 }
@@ -296,21 +363,30 @@ fn forbid_files(command: &mut Command) {
     unsafe { command.pre_exec(forbid) };
 }
 
-/// Runs a program for at most `limit`, then kills it and what it has started.
-fn run(mut command: Command, limit: Duration) {
+/// Runs a program for at most `limit`, then kills it and what it has started. Returns its exit status, -1 when a signal
+/// has ended it; `None` when its time was over.
+///
+/// # Errors
+/// When it cannot be run; that was said, too.
+fn run(mut command: Command, limit: Duration) -> io::Result<Option<i32>> {
     command.process_group(0);
     match command.spawn() {
         Ok(mut child) => {
-            if !wait(&child, limit) {
+            let in_time = wait(&child, limit);
+            if !in_time {
                 eprintln!("memreap: {:?} took longer than {limit:?} and was killed", command.get_program());
                 if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
                     // It has not been waited for, so the number is still its own.
                     let _ = rustix::process::kill_process_group(group, Signal::KILL);
                 }
             }
-            let _ = child.wait();
+            let status = child.wait()?;
+            Ok(in_time.then(|| status.code().unwrap_or(-1)))
         }
-        Err(e) => eprintln!("memreap: cannot run {:?}: {e}", command.get_program()),
+        Err(e) => {
+            eprintln!("memreap: cannot run {:?}: {e}", command.get_program());
+            Err(e)
+        }
     }
 }
 

@@ -28,7 +28,7 @@ use crate::choice::{Choice, CommandLine, Cost, Danger, Group, NoVictim, Pool, Pr
 use crate::daemon::act::dying::Dying;
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
-use crate::daemon::decide::reason::{Ending, Obstacle, Reason};
+use crate::daemon::decide::reason::{Before, Ending, Obstacle, Reason};
 use crate::daemon::decide::sample::{MAX_MIN_VICTIM_BYTES, Sample};
 use crate::daemon::decide::world::{Gain, Gone, Kills, Observes, Progress, Reports};
 use crate::daemon::report::notify::Notifier;
@@ -193,7 +193,7 @@ impl Observes for Stage<'_> {
         None
     }
 
-    fn recheck(&mut self, victim: Choice) -> Option<Choice> {
+    fn recheck(&mut self, victim: Choice, _age: Duration) -> Option<Choice> {
         Some(victim)
     }
 
@@ -205,10 +205,25 @@ impl Observes for Stage<'_> {
 impl Kills for Stage<'_> {
     type Dying = Dying;
 
+    fn ask_before(
+        &mut self,
+        victim: &Choice,
+        reason: Reason,
+        governor: &Governor,
+        _limit: Duration,
+    ) -> Result<u32, Before> {
+        // The helper answers that there was no time, and runs nothing.
+        self.world.ask_before(victim, reason, governor, Duration::ZERO)
+    }
+
+    fn answer(&mut self, ticket: u32) -> Option<Before> {
+        self.world.answer(ticket)
+    }
+
     fn send_first_signal(&mut self, _victim: &Choice, _signal: Signal) {}
 
-    fn kill(&mut self, victim: Choice, reason: Reason, governor: &Governor) -> Dying {
-        self.world.kill(victim, reason, governor)
+    fn kill(&mut self, victim: Choice, reason: Reason, before: Before, governor: &Governor) -> Dying {
+        self.world.kill(victim, reason, before, governor)
     }
 
     fn kill_another(&mut self, _dying: &mut Dying) -> Option<u64> {
@@ -227,6 +242,11 @@ impl Reports for Stage<'_> {
 
     fn no_kill_helps(&mut self, _memory: &Memory, _reason: Reason, _obstacle: Obstacle, _governor: &Governor) {
         self.is_over = true;
+    }
+
+    fn averted(&mut self, victim: Choice, reason: Reason, before: Before, governor: &Governor) {
+        self.is_over = true;
+        self.world.averted(victim, reason, before, governor);
     }
 
     fn killed(&mut self, memory: &Memory, dying: Dying, ending: Ending, last: &Sample) {

@@ -25,6 +25,7 @@ use crate::config::{Config, DEFAULT_PATH};
 use crate::daemon::act::reapers::Reapers;
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::{BLIND_INTERVAL, REPORT_WINDOW, REPORTED_STALL};
+use crate::daemon::report::hook::Hook;
 use crate::daemon::report::notify::Notifier;
 use crate::exit::Exit;
 use crate::kill::{KernelFeatures, Method, raise_priority};
@@ -51,6 +52,9 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     // Before threads are started, which inherit the signal mask.
     let signals = Signals::catch().context("cannot catch signals")?;
     let dummy = Dummy::fork().context("cannot start the process that the start kills")?;
+    // In a dry run nobody is killed, and what the command does is no dry run.
+    let hook = config.kill.before.as_ref().filter(|_| !dry_run).map(|_| Hook::start(&config.kill));
+    let hook = hook.transpose().context("cannot start the process that runs kill.before")?;
     let silent = Notifier::silent().context("/dev/null")?;
     let mut notifier = Notifier::open(&config, dry_run)?;
     if !dry_run && let Some(other) = another_daemon(&root) {
@@ -102,6 +106,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     );
     let mut system =
         System::new(chooser, reapers, config, dry_run, scan, cgroups, notifier).context("cannot start threads")?;
+    system.hook = hook;
     if let Err(e) = raise_priority() {
         system.notifier.note(format_args!(
             "not scheduled in real time, so on a busy machine memory comes back later: {e} (CAP_SYS_NICE)"

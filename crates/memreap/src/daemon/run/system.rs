@@ -24,9 +24,10 @@ use crate::daemon::act::reapers::{Reapers, Slot};
 use crate::daemon::act::{boost, cgroup_kill};
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
-use crate::daemon::decide::reason::{Ending, Obstacle, Reason};
+use crate::daemon::decide::reason::{Before, Ending, Obstacle, Reason};
 use crate::daemon::decide::sample::Sample;
 use crate::daemon::decide::world::{Gain, Gone, Kills, Observes, Progress, Reports, World};
+use crate::daemon::report::hook::Hook;
 use crate::daemon::report::notify::Notifier;
 use crate::daemon::report::record::KillRecord;
 use crate::kill::{Method, SignalFirst, Victim};
@@ -38,6 +39,8 @@ pub const MAX_PROCESSES: u32 = 32 << 10;
 pub const MAX_LIMITS: usize = 15;
 /// From this part of memory on it is said who holds shared memory by descriptors.
 const MIN_HELD_DIVISOR: u64 = 64;
+/// Processes that share a memory are killed together so long after they were chosen, at most.
+const MAX_POOL_AGE: Duration = Duration::from_secs(1);
 /// The time between two searches for limits, at least.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -55,6 +58,8 @@ pub struct System {
     config: Config,
     policy: Arc<Policy>,
     dry_run: bool,
+    /// What runs before a kill.
+    pub hook: Option<Hook>,
     scan: Scan,
     /// The root of the cgroup hierarchy, if v2 is mounted.
     cgroups: Option<Dir>,
@@ -92,6 +97,7 @@ impl System {
             config,
             policy,
             dry_run,
+            hook: None,
             scan,
             cgroups,
             searched: None,
@@ -105,6 +111,17 @@ impl System {
     pub fn reconfigure(&mut self, mut config: Config) {
         self.policy = Arc::new(std::mem::take(&mut config.policy));
         self.chooser.reconfigure(Arc::clone(&self.policy), config.kill.by_cgroup);
+        match &self.hook {
+            Some(hook) => {
+                if let Err(e) = hook.configure(&config.kill) {
+                    self.notifier.warning(format_args!("the process that runs kill.before is gone: {e}"));
+                }
+            }
+            None if config.kill.before.is_some() && !self.dry_run => {
+                self.notifier.warning(format_args!("kill.before can be turned on only by a restart"));
+            }
+            None => {}
+        }
         self.config = config;
     }
 
@@ -193,6 +210,12 @@ impl System {
         }
     }
 
+    /// Returns the record of a kill that is decided now.
+    fn record(&self, victim: &Choice, reason: Reason, governor: &Governor) -> KillRecord {
+        let rule = victim.rule.map_or("", |rule| self.policy.rule(rule));
+        KillRecord::new(victim, reason, governor, rule, self.reapers.method())
+    }
+
     /// Has a victim run before others. Opens files, and so may wait for memory: after its cgroup was killed, if it is.
     fn boost(&self, victim: &PidFd, cgroup: &CgroupPath) {
         boost::boost(&self.scan, self.cgroups.as_ref(), victim, cgroup);
@@ -249,11 +272,19 @@ impl Observes for System {
         self.policy.signal_first(victim.rule, all)
     }
 
-    fn recheck(&mut self, victim: Choice) -> Option<Choice> {
-        let now = self.chooser.recheck(victim.pid).filter(|_| victim.pidfd.is_alive().unwrap_or(false));
-        // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when its
-        // memory is back.
-        now.or_else(|| Some(victim).filter(|v| has_left_memory(&self.scan, v.pid)))
+    fn recheck(&mut self, victim: Choice, age: Duration) -> Option<Choice> {
+        // To search for what shares its memory again takes long.
+        if !victim.pool.is_empty() && age <= MAX_POOL_AGE {
+            return Some(victim).filter(|victim| victim.is_still_good(0));
+        }
+        match self.chooser.recheck(victim.pid) {
+            Ok(now) if victim.pidfd.is_alive().unwrap_or(false) => Some(now),
+            // As a victim that was chosen in advance.
+            Err(NoVictim::Late) => Some(victim.alone()).filter(|victim| victim.is_still_good(0)),
+            // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when
+            // its memory is back.
+            _ => Some(victim).filter(|v| has_left_memory(&self.scan, v.pid)),
+        }
     }
 
     fn has_exited(&self, victim: &Choice) -> bool {
@@ -264,6 +295,22 @@ impl Observes for System {
 impl Kills for System {
     type Dying = Dying;
 
+    fn ask_before(
+        &mut self,
+        victim: &Choice,
+        reason: Reason,
+        governor: &Governor,
+        limit: Duration,
+    ) -> Result<u32, Before> {
+        let record = self.record(victim, reason, governor);
+        let Some(hook) = &mut self.hook else { return Err(Before::None) };
+        hook.ask(&record, limit).ok_or(Before::Failed)
+    }
+
+    fn answer(&mut self, ticket: u32) -> Option<Before> {
+        self.hook.as_mut().map_or(Some(Before::None), |hook| hook.answer(ticket))
+    }
+
     fn send_first_signal(&mut self, victim: &Choice, signal: Signal) {
         if self.dry_run {
             return;
@@ -272,9 +319,8 @@ impl Kills for System {
         self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
     }
 
-    fn kill(&mut self, mut victim: Choice, reason: Reason, governor: &Governor) -> Dying {
-        let rule = victim.rule.map_or("", |rule| self.policy.rule(rule));
-        let record = KillRecord::new(&victim, reason, governor, rule, self.reapers.method());
+    fn kill(&mut self, mut victim: Choice, reason: Reason, before: Before, governor: &Governor) -> Dying {
+        let record = KillRecord { before, ..self.record(&victim, reason, governor) };
         let mut dying = Dying::new(record, governor);
         if self.dry_run {
             dying.unsent = Some(Ending::DryRun);
@@ -360,6 +406,11 @@ impl Reports for System {
         let is_much = |info: &&MemInfo| info.shmem > info.total / MIN_HELD_DIVISOR;
         let holder = info.as_ref().filter(is_much).and_then(|_| self.chooser.largest_holder());
         self.notifier.no_kill_helps(reason, obstacle, &governor.explanation(), info.as_ref(), holder);
+    }
+
+    fn averted(&mut self, victim: Choice, reason: Reason, before: Before, governor: &Governor) {
+        let record = self.record(&victim, reason, governor);
+        self.notifier.killed(&KillRecord { before, ending: Ending::Averted, ..record });
     }
 
     fn killed(&mut self, memory: &Memory, dying: Dying, ending: Ending, last: &Sample) {

@@ -224,6 +224,108 @@ fn who_was_asked_is_spared_when_exempt_by_then() {
     assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![]));
 }
 
+/// A machine with a command before kills.
+fn hooked(takes: Duration, says: Before, frees: u64, skip: bool) -> Run {
+    let mut config = Config::default();
+    config.kill.before = Some(vec!["/hook".to_owned()]);
+    config.kill.before_when_critical = !skip;
+    let mut run = Run::new(0.5, &config);
+    run.sim.hook = Some(Hook { takes, says, frees });
+    run
+}
+
+const MS: Duration = Duration::from_millis(1);
+
+#[test]
+fn a_command_that_frees_a_cache_averts_a_kill() {
+    let mut run = hooked(50 * MS, Before::Freed, 300 * MIB, false);
+    // It would be killed, but what it wants at most fits without the cache.
+    let peak = run.sim.spawn(10 * MIB, 400 * MIB, 2200 * MIB);
+    run.pass(60 * S);
+    assert_eq!((run.killed(), &run.sim.averted[..]), (vec![], &[Before::Freed][..]));
+    assert_eq!(run.sim.get(peak).unwrap().bytes, 2200 * MIB);
+    let mut without = Run::new(0.5, &Config::default());
+    let peak = without.sim.spawn(10 * MIB, 400 * MIB, 2200 * MIB);
+    without.pass(60 * S);
+    assert_eq!(without.killed(), [peak]);
+}
+
+#[test]
+fn a_kill_goes_on_whatever_the_command_does() {
+    let never = 3600 * S;
+    let limit = Config::default().kill.before_limit;
+    for (takes, says, skip, expected) in [
+        (50 * MS, Before::Passed, false, Before::Passed),
+        (50 * MS, Before::Failed, false, Before::Failed),
+        (50 * MS, Before::Freed, false, Before::Freed),
+        (never, Before::Passed, false, Before::TimedOut),
+        (never, Before::Passed, true, Before::Skipped),
+    ] {
+        for rate in [50, 400, 4000] {
+            let run = |config: &Config, hook| {
+                let mut run = Run::new(0.5, config);
+                run.sim.hook = hook;
+                run.sim.spawn(300 * MIB, 0, 0);
+                let hog = run.sim.spawn(10 * MIB, rate * MIB, u64::MAX);
+                run.pass(120 * S);
+                assert_eq!(run.killed(), [hog], "{says:?} {rate}");
+                run
+            };
+            let mut config = Config::default();
+            let without = run(&config, None).sim.kills[0].at;
+            config.kill.before = Some(vec!["/hook".to_owned()]);
+            config.kill.before_when_critical = !skip;
+            let with = run(&config, Some(Hook { takes, says, frees: 0 }));
+            let (kill, sim) = (&with.sim.kills[0], &with.sim);
+            assert_eq!((kill.before, sim.averted.len()), (expected, 0), "{rate}");
+            // Its time, and that of a sample or two.
+            let most = takes.min(limit) + 50 * MS;
+            assert!(kill.at <= without + if skip { 50 * MS } else { most }, "{says:?} {rate}: {:?}", kill.at - without);
+            assert!(sim.longest_pause <= 30 * MS, "{says:?} {rate}: {:?}", sim.longest_pause);
+        }
+    }
+}
+
+#[test]
+fn a_command_averts_no_kill_for_ever() {
+    // What it frees is taken at once, and so on.
+    let mut run = hooked(20 * MS, Before::Freed, 40 * MIB, false);
+    let hog = run.sim.spawn(10 * MIB, 800 * MIB, u64::MAX);
+    run.pass(20 * S);
+    assert_eq!(run.killed(), [hog]);
+    assert_eq!(run.sim.averted, [Before::Freed; 3]);
+}
+
+#[test]
+fn a_command_that_frees_enough_for_a_minute_averts_each_kill() {
+    let mut run = hooked(20 * MS, Before::Freed, 160 * MIB, false);
+    (run.sim.swap_bytes, run.sim.base) = (0, 1200 * MIB);
+    run.sim.spawn(10 * MIB, 2 * MIB, u64::MAX);
+    while run.sim.base >= 160 * MIB {
+        run.pass(S);
+        assert!(run.killed().is_empty(), "{:?}", run.sim.averted);
+    }
+    assert_eq!(run.sim.averted.len(), 7);
+}
+
+#[test]
+fn the_command_runs_before_the_first_signal_and_once() {
+    let mut config = Config::default();
+    config.kill.before = Some(vec!["/hook".to_owned()]);
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 2 * S });
+    let mut run = Run::new(0.5, &config);
+    run.sim.hook = Some(Hook { takes: 50 * MS, says: Before::Passed, frees: 0 });
+    run.sim.deaf = true;
+    let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
+    while run.sim.asked.is_empty() {
+        run.pass(MOMENT);
+        assert!(run.killed().is_empty());
+    }
+    assert_eq!(run.sim.hooked.len(), 1);
+    run.pass(60 * S);
+    assert_eq!((run.killed(), run.sim.hooked.len(), run.sim.kills[0].before), (vec![hog], 1, Before::Passed));
+}
+
 /// A machine whose memory no kill frees, but for 10 MiB, and this many processes of this size; where the
 /// kernel reports pressure or not.
 fn crowded(psi: bool, count: u64, bytes: u64) -> Run {

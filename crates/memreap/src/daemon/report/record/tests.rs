@@ -23,6 +23,7 @@ pub(crate) fn kill(comm: &str) -> KillRecord {
         reason: Reason::Stall,
         because: ArrayString::from("80 MiB of 2.0 GiB were available, gone in 0.3 s at 400 MiB/s").unwrap(),
         rule: ArrayString::new(),
+        before: Before::None,
         method: Method::Mrelease,
         ending: Ending::Back,
         available: [80 << 20, 1300 << 20],
@@ -59,6 +60,12 @@ fn one_line_says_who_what_came_back_and_why() {
     assert_eq!(
         line(Ending::Refused(libc::EPERM)),
         format!("could not kill 4711 (hog), user 1000: not permitted (CAP_KILL){rule}")
+    );
+    kill.before = Before::Freed;
+    kill.ending = Ending::Averted;
+    assert_eq!(
+        kill.to_string(),
+        format!("spared 4711 (hog), user 1000: the reason to kill is gone{rule}; the command before it: freed")
     );
     kill.processes = 12;
     kill.ending = Ending::Back;
