@@ -10,6 +10,7 @@ mod common;
 
 use std::fs::{self, File, Permissions};
 use std::io::{Read as _, Seek as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::os::unix::process::CommandExt as _;
@@ -19,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    FakeMemory, Mounted, Node, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap, unique, wait_until,
-    waits,
+    FakeMemory, Mounted, Node, OnTerm, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap,
+    unique, wait_until, waits,
 };
 use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
@@ -552,6 +553,48 @@ fn kill_one() {
     let said = daemon.end();
     let line = format!("memreap: killed {pid} ({name}), user ");
     assert_eq!((said.matches(&line).count(), said.matches(no_victim).count()), (1, 1), "{said}");
+}
+
+#[test]
+fn who_is_asked_while_there_is_time_saves_its_data() {
+    let memory = tempfile::NamedTempFile::new().unwrap();
+    fs::write(memory.path(), FakeMemory::text(60_000)).unwrap();
+    in_a_namespace("leak_beside_a_database", &FakeMemory::prepare(memory.path()));
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn leak_beside_a_database() {
+    const LEAK_MIB_PER_SECOND: f64 = 100.0;
+    // 1 % is 655 MiB, of which 256 count; a tenth is more than a minute before that.
+    for (polite, begins_at_mib) in [("act.polite = \"10%\"\n", 6_700), ("", 600)] {
+        let memory = FakeMemory::new("/proc/meminfo".into(), 60_000);
+        let name = unique();
+        let mut data = tempfile::tempfile().unwrap();
+        let on_term = OnTerm::Flush(data.as_raw_fd());
+        let database = Victim::new(&Setup { name: name.clone().into(), mib: 64, on_term, ..Setup::default() });
+        let config = format!("{polite}[[rule]]\nname = \"{name}\"\nweight = 1\n{NO_VICTIM}");
+        let daemon = Daemon::start_as(&config, PATIENT, |command| command);
+        let began = Instant::now();
+        while database.is_alive() {
+            let leaked = (began.elapsed().as_secs_f64() * LEAK_MIB_PER_SECOND) as u64;
+            memory.set(begins_at_mib.max(leaked) - leaked);
+            thread::sleep(Duration::from_millis(10));
+        }
+        let asked = format!("memreap: asked {} ({name}) to end, by signal 15\n", database.pid);
+        let died_of = database.died_of();
+        memory.set(60_000);
+        let mut saved = String::new();
+        data.rewind().unwrap();
+        data.read_to_string(&mut saved).unwrap();
+        let said = daemon.end();
+        if polite.is_empty() {
+            assert_eq!((died_of, saved.as_str()), (Some(libc::SIGKILL), ""), "{said}");
+        } else {
+            assert_eq!((died_of, saved.as_str()), (None, "all"), "{said}");
+        }
+        assert_eq!(said.matches(&asked).count(), usize::from(!polite.is_empty()), "{said}");
+    }
 }
 
 #[test]

@@ -69,6 +69,8 @@ fn act(mut section: Section<'_, '_>) -> Act {
     section.set("critical", &mut act.critical, level);
     section.set("stall", &mut act.stall, |v| percent(v, 1.0..100.0));
     section.set("cgroups", &mut act.cgroups, boolean);
+    section.set("polite", &mut act.polite, |v| unless_false(v, level));
+    section.set("polite_interval", &mut act.polite_interval, |v| duration(v, SECOND..10 * MINUTE));
     if !section.has("low") {
         act.low.most = act.low.most.max(act.critical.most);
     }
@@ -81,13 +83,20 @@ fn act(mut section: Section<'_, '_>) -> Act {
         };
         section.reject(key, &format!("{text}; below `low` memory is short, below `critical` it is gone"));
     }
+    if let Some(polite) =
+        act.polite.filter(|polite| polite.share <= act.critical.share || polite.most < act.critical.most)
+    {
+        let text = format!("{polite} is not more than act.critical, {}; below that there is no time", act.critical);
+        section.reject("polite", &text);
+    }
     section.finish();
     act
 }
 
 fn kill(mut section: Section<'_, '_>) -> (Kill, First) {
     let (first, signal_first) = signal_first(&mut section, (None, 2 * SECOND));
-    let mut kill = Kill { signal_first, ..Kill::default() };
+    let polite = SignalFirst { signal: first.0.unwrap_or(FirstSignal::TERM), grace: first.1 };
+    let mut kill = Kill { signal_first, polite, ..Kill::default() };
     section.set("deadline", &mut kill.deadline, |v| duration(v, 100 * MS..10 * MINUTE));
     section.set("by_cgroup", &mut kill.by_cgroup, boolean);
     section.set("whole_cgroup", &mut kill.whole_cgroup, |v| match string(v)? {

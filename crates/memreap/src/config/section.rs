@@ -238,7 +238,7 @@ pub(super) fn unless_false<'t, T>(
 ) -> Result<Option<T>, String> {
     match value {
         DeValue::Boolean(false) => Ok(None),
-        DeValue::Boolean(true) => Err("is true; give false or a text in quotes".to_owned()),
+        DeValue::Boolean(true) => Err("is true; give false or a value".to_owned()),
         other => read(other).map(Some),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::kill::SignalFirst;
+use crate::kill::{FirstSignal, SignalFirst};
 use crate::policy::Policy;
 use crate::units::Size;
 
@@ -72,6 +72,10 @@ pub struct Act {
     pub early_reclaim: bool,
     /// Watch cgroups' own limits, too.
     pub cgroups: bool,
+    /// Ask the next victim to end when less than this is left of memory and swap together, and it shrinks.
+    pub polite: Option<Level>,
+    /// The time between two such requests, at least.
+    pub polite_interval: Duration,
 }
 
 /// From this vm.watermark_scale_factor on, in 1/10,000 of memory, the kernel reclaims early; the package sets it.
@@ -94,6 +98,8 @@ impl Default for Act {
             stall: 99.3,
             early_reclaim: false,
             cgroups: true,
+            polite: None,
+            polite_interval: Duration::from_secs(10),
         }
     }
 }
@@ -117,6 +123,8 @@ pub enum WholeCgroup {
 pub struct Kill {
     /// A signal before SIGKILL, and the time it has; `None` kills at once.
     pub signal_first: Option<SignalFirst>,
+    /// The same for who is asked at `act.polite`: SIGTERM without `signal_first`.
+    pub polite: SignalFirst,
     /// How long to wait for a victim's memory before the next victim is taken.
     pub deadline: Duration,
     /// Choose the cgroup that holds most first, then a victim in it.
@@ -135,6 +143,7 @@ impl Default for Kill {
     fn default() -> Self {
         Self {
             signal_first: None,
+            polite: SignalFirst { signal: FirstSignal::TERM, grace: Duration::from_secs(2) },
             deadline: Duration::from_secs(3),
             by_cgroup: true,
             whole_cgroup: WholeCgroup::OomGroup,

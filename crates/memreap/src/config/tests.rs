@@ -52,7 +52,7 @@ fn the_built_in_file_says_the_defaults() {
     let keys = "act.low act.critical act.stall act.cgroups \
                 kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
                 kill.before kill.before_limit kill.before_when_critical \
-                warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
+                act.polite act.polite_interval warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
     let table: toml::Table = BUILT_IN.parse().unwrap();
     let given: Vec<_> = keys.split_whitespace().map(|key| key.split_once('.').unwrap()).collect();
     for (section, key) in &given {
@@ -86,7 +86,7 @@ fn all_keys_of_the_parser_are_in_the_built_in_file() {
 fn values_are_taken() {
     let config = parse(
         r#"
-        act = { low = 20, critical = "5 %", stall = "12.5%", cgroups = false }
+        act = { low = 20, critical = "5 %", stall = "12.5%", cgroups = false, polite = 7.5, polite_interval = "1m" }
         [kill]
         signal_first = "term"
         grace = "250ms"
@@ -131,7 +131,15 @@ fn values_are_taken() {
     assert_eq!(said[..3], [("SIGINT", 5000), ("SIGTERM", 5000), ("SIGINT", 250)]);
     assert_eq!(said[3..], [("SIGTERM", 250); 2]);
     assert_eq!(of_rule(Some(3)), None);
-    let act = Act { low: share(20.0), critical: share(5.0), stall: 12.5, early_reclaim: false, cgroups: false };
+    let act = Act {
+        low: share(20.0),
+        critical: share(5.0),
+        stall: 12.5,
+        early_reclaim: false,
+        cgroups: false,
+        polite: Some(share(7.5)),
+        polite_interval: Duration::from_secs(60),
+    };
     assert_eq!(config.act, act);
     assert_eq!(config.kill.deadline, Duration::from_secs(60));
     assert_eq!((config.kill.by_cgroup, config.kill.whole_cgroup), (false, WholeCgroup::Auto));
@@ -178,7 +186,8 @@ oom_score_adj = "< x"
         "c:4: act.critical: 7 % is not less than act.low, 5 %; below `low` memory is short, \
          below `critical` it is gone",
         "c:5: act.stall: 0 % is out of range; give 1 to 100 %",
-        "c:6: act.thresh: there is no such key; there are low, critical, stall, cgroups",
+        "c:6: act.thresh: there is no such key; there are low, critical, stall, cgroups, \
+         polite, polite_interval",
         "c:9: kill.signal_first: SIGKILL does not ask a process to end; \
          leave the option out, or use SIGTERM",
         "c:10: kill.grace: ' parsecs' is no unit of time; there are ms, s, m and h",
@@ -201,6 +210,28 @@ oom_score_adj = "< x"
         assert_eq!(found, expected);
     }
     assert_eq!(found.len(), expected.len(), "{found:#?}");
+}
+
+#[test]
+fn the_polite_level_is_above_the_critical_one() {
+    let wrong = |text: &str| errors(&format!("[act]\n{text}")).remove(0);
+    let no_time = "is not more than act.critical, 1 % and at most 256 MiB; below that there is no time";
+    for polite in ["1", "['5%', '200M']"] {
+        let found = wrong(&format!("polite = {polite}"));
+        assert!(found.starts_with("c:2: act.polite: ") && found.ends_with(no_time), "{found}");
+    }
+    assert_eq!(wrong("polite = true"), "c:2: act.polite: is true; give false or a value");
+    assert_eq!(
+        wrong("polite_interval = '1ms'"),
+        "c:2: act.polite_interval: 1.0 ms is out of range; give 1.00 s to 600.0 s"
+    );
+    let polite = |text: &str| {
+        let polite = parse(text).kill.polite;
+        (polite.signal.to_string(), polite.grace.as_secs())
+    };
+    assert_eq!(polite("act.polite = false"), ("SIGTERM".to_owned(), 2));
+    assert_eq!(polite("kill = { signal_first = 'INT', grace = 5 }"), ("SIGINT".to_owned(), 5));
+    assert_eq!(polite("kill.grace = 7"), ("SIGTERM".to_owned(), 7));
 }
 
 #[test]

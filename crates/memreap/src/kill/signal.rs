@@ -47,6 +47,9 @@ const NAMES: [(&str, Signal); 31] = [
 pub struct FirstSignal(Signal);
 
 impl FirstSignal {
+    /// What asks a process to end.
+    pub const TERM: Self = Self(Signal::TERM);
+
     /// The signal.
     pub fn signal(self) -> Signal {
         self.0

@@ -13,7 +13,7 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use linux::pidfd::Signal;
@@ -37,6 +37,8 @@ pub enum OnTerm {
     Ignore,
     /// Starts a process that outlives it, and exits.
     ForkAndExit,
+    /// Takes a second, then writes to this descriptor, and exits.
+    Flush(i32),
 }
 
 /// What a victim is like.
@@ -127,6 +129,19 @@ extern "C" fn fork_for_ever() -> ! {
 extern "C" fn exit_0(_: i32) {
     // SAFETY: _exit may be called in a signal handler.
     unsafe { libc::_exit(0) }
+}
+
+/// Where [`flush`] writes to.
+static FLUSH_TO: AtomicI32 = AtomicI32::new(-1);
+
+extern "C" fn flush(_: i32) {
+    let second = libc::timespec { tv_sec: 1, tv_nsec: 0 };
+    // SAFETY: these may be called in a signal handler; the time and the text are there.
+    unsafe {
+        libc::nanosleep(&second, std::ptr::null_mut());
+        libc::write(FLUSH_TO.load(Ordering::Relaxed), c"all".as_ptr().cast(), 3);
+        libc::_exit(0)
+    }
 }
 
 extern "C" fn wait_for_ever(_: *mut libc::c_void) -> i32 {
@@ -232,6 +247,10 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
             OnTerm::Ignore => libc::signal(libc::SIGTERM, libc::SIG_IGN),
             OnTerm::ForkAndExit => {
                 libc::signal(libc::SIGTERM, fork_and_exit as extern "C" fn(i32) as libc::sighandler_t)
+            }
+            OnTerm::Flush(to) => {
+                FLUSH_TO.store(to, Ordering::Relaxed);
+                libc::signal(libc::SIGTERM, flush as extern "C" fn(i32) as libc::sighandler_t)
             }
         };
         if let Some(uid) = setup.uid

@@ -43,7 +43,7 @@ impl<W: World + ?Sized> ControlLoop<W> {
         Self {
             whole: Box::new(Watch::new(whole, Governor::new(config.act.clone()))),
             limits: Vec::with_capacity(max_limits),
-            common: Common { settings: config.kill.clone(), last_kill: None },
+            common: Common::new(config),
         }
     }
 
@@ -59,7 +59,7 @@ impl<W: World + ?Sized> ControlLoop<W> {
 
     /// Takes another configuration. Kills that have begun go on.
     pub fn reconfigure(&mut self, config: &Config, world: &mut W) {
-        self.common.settings = config.kill.clone();
+        (self.common.settings, self.common.polite_interval) = (config.kill.clone(), config.act.polite_interval);
         self.all().for_each(|watch| watch.reconfigure(&config.act));
         if !config.act.cgroups {
             self.limits.drain(..).for_each(|mut watch| watch.give_up(Ending::Late, world));

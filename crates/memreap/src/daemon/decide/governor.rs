@@ -26,6 +26,11 @@ pub const REPORTED_STALL: Duration = Duration::from_millis(5);
 pub const REPORT_WINDOW: Duration = Duration::from_millis(500);
 /// How often memory is sampled where there is no PSI.
 pub const BLIND_INTERVAL: Duration = Duration::from_millis(250);
+/// Who is asked to end needs some time to do so.
+const MIN_POLITE_TIME: Duration = Duration::from_millis(500);
+/// No faster is memory taken, for how long the daemon can rest before the polite level; and the longest rest.
+const MAX_RATE_BYTES_PER_SECOND: f64 = (4_u64 << 30) as f64;
+const MAX_POLITE_REST: Duration = Duration::from_secs(10);
 
 macro_rules! thresholds {
     ($($(#[doc = $about:literal])+ $name:ident = $value:expr,)+) => {
@@ -241,6 +246,30 @@ impl Governor {
     /// Whether memory and swap are critical by then.
     fn is_critical_after(&self, time: Duration) -> bool {
         self.outlook.headroom < self.critical_headroom().saturating_add(self.growth(time))
+    }
+
+    /// Returns below how much headroom the next victim is asked to end, in bytes.
+    fn polite_level(&self) -> Option<u64> {
+        let (level, now) = (self.act.polite?, self.samples.last()?);
+        Some(level.of(now.total.saturating_add(now.swap_total)))
+    }
+
+    /// Returns how long the daemon can rest when the kernel reports no pressure: for ever, unless the next victim is to be
+    /// asked to end, as the kernel reports pressure only when hardly any memory is free.
+    pub fn longest_rest(&self) -> Option<Duration> {
+        let left = self.outlook.headroom.saturating_sub(self.polite_level()?);
+        Some(Duration::from_secs_f64(left as f64 / MAX_RATE_BYTES_PER_SECOND).clamp(BLIND_INTERVAL, MAX_POLITE_REST))
+    }
+
+    /// Whether the next victim is to be asked to end (`act.polite`): little is left, it shrinks, and there is time.
+    pub fn is_time_to_ask(&self) -> bool {
+        let (Some(level), Some(now)) = (self.polite_level(), self.samples.last()) else { return false };
+        self.is_low()
+            && self.outlook.headroom < level
+            && self.outlook.time_left.is_some_and(|left| left >= MIN_POLITE_TIME)
+            && !self.is_critical()
+            // As for a reason to kill.
+            && (!now.is_limit || self.has_pressure())
     }
 
     /// Whether memory is short.

@@ -534,7 +534,8 @@ impl Run {
     fn step(&mut self) {
         self.steps += 1;
         self.wake = match self.control_loop.step(&mut self.sim) {
-            Next::Rest => (!self.sim.psi).then_some(self.sim.now + BLIND_INTERVAL),
+            Next::Rest if !self.sim.psi => Some(self.sim.now + BLIND_INTERVAL),
+            Next::Rest => self.control_loop.governor().longest_rest().map(|rest| self.sim.now + rest),
             Next::After(pause) => Some(self.sim.now.saturating_add(pause)),
         };
         // The next kill may come at once.

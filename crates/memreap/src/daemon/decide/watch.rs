@@ -8,7 +8,7 @@ use super::reason::{Before, Ending, Obstacle, Reason};
 use super::sample::Sample;
 use super::world::{Gain, Gone, Progress, World};
 use crate::choice::{Danger, NoVictim};
-use crate::config::{Act, Kill};
+use crate::config::{Act, Config, Kill};
 
 /// The pause after memory is back: the kernel's counters lag, and a rate needs some samples.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
@@ -53,6 +53,8 @@ enum State<V, D> {
         /// No kill before this time.
         from: Duration,
     },
+    /// A victim was asked to end while there is time, and is killed only for a reason.
+    Asked { victim: V, at: Duration, grace: Duration },
     /// A victim was chosen for a reason to kill.
     Chosen { pending: Pending<V> },
     /// The command that runs before a kill has time until `until` to answer.
@@ -73,6 +75,8 @@ struct Pending<V> {
     reason: Reason,
     /// When it was chosen.
     chosen: Duration,
+    /// It was sent the first signal.
+    asked: bool,
 }
 
 /// A kill of which it is not known yet whether it has helped. Sizes in bytes.
@@ -117,8 +121,18 @@ struct Batch {
 /// What holds for all memories.
 pub(super) struct Common {
     pub(super) settings: Kill,
+    pub(super) polite_interval: Duration,
     /// When the last victim was killed, for whichever memory.
     pub(super) last_kill: Option<Duration>,
+    /// From then on one may be asked to end while there is time.
+    ask_from: Duration,
+}
+
+impl Common {
+    pub(super) fn new(config: &Config) -> Self {
+        let (settings, polite_interval) = (config.kill.clone(), config.act.polite_interval);
+        Self { settings, polite_interval, last_kill: None, ask_from: Duration::ZERO }
+    }
 }
 
 /// One memory, what is known of it, and what is being done for it.
@@ -179,7 +193,10 @@ impl<W: World + ?Sized> Watch<W> {
     fn act_on(&mut self, sample: &Sample, common: &mut Common, world: &mut W) -> Option<Duration> {
         let now = sample.at;
         let signal_first = common.settings.signal_first;
-        self.governor.set_grace(world.grace_ahead(&self.memory, signal_first));
+        // Who has been asked already is killed when it must be.
+        let is_asked = matches!(self.state, State::Asked { .. });
+        let grace = if is_asked { Duration::ZERO } else { world.grace_ahead(&self.memory, signal_first) };
+        self.governor.set_grace(grace);
         let advice = self.governor.observe(*sample);
         if let Some(attempt) = &mut self.attempt {
             attempt.max_headroom = attempt.max_headroom.max(self.governor.outlook().headroom);
@@ -199,7 +216,7 @@ impl<W: World + ?Sized> Watch<W> {
                         self.judge_last_kill();
                         match self.choose(reason, now, world) {
                             Ok(victim) => {
-                                let pending = Pending { victim, reason, chosen: now };
+                                let pending = Pending { victim, reason, chosen: now, asked: false };
                                 self.state = State::Chosen { pending };
                             }
                             Err(pause) => {
@@ -211,9 +228,38 @@ impl<W: World + ?Sized> Watch<W> {
                     advice => {
                         self.late_since = None;
                         self.state = State::Watching { from };
-                        return self.watch(now, advice, world);
+                        return self.watch(now, advice, common, world);
                     }
                 },
+                State::Asked { victim, at, grace } => {
+                    if world.has_exited(&victim) {
+                        self.governor.victim_died();
+                        self.state = State::Watching { from: now + SETTLE_TIME };
+                        return Some(VICTIM_CHECK_INTERVAL);
+                    }
+                    let age = now.saturating_sub(at);
+                    let pause = match advice {
+                        // By then another one may be the victim.
+                        _ if age >= grace.max(common.polite_interval) => continue,
+                        Advice::Kill(reason) if age >= grace || self.governor.is_critical() => {
+                            self.judge_last_kill();
+                            let Some(victim) = world.recheck(victim, age) else { continue };
+                            if let Err(pause) = self.weigh(&victim, reason, now, world) {
+                                self.state = State::Watching { from: now + pause };
+                                return Some(pause);
+                            }
+                            self.state =
+                                State::Chosen { pending: Pending { victim, reason, chosen: now, asked: true } };
+                            continue;
+                        }
+                        Advice::Kill(_) => VICTIM_CHECK_INTERVAL,
+                        Advice::SampleAfter(pause) if self.governor.is_low() => pause,
+                        // It did what it was asked for, or another process exited: it may live.
+                        _ => continue,
+                    };
+                    self.state = State::Asked { victim, at, grace };
+                    return Some(pause);
+                }
                 State::Chosen { pending } => match self.ask_before(&pending, &common.settings, world) {
                     Ok(ticket) => {
                         let until = world.now() + common.settings.before_limit;
@@ -244,7 +290,7 @@ impl<W: World + ?Sized> Watch<W> {
                     self.go_on(pending, Before::Freed, !matches!(advice, Advice::Kill(_)), world);
                 }
                 State::Due { pending, before } => match world.signal_first(&pending.victim, signal_first) {
-                    Some(first) if !self.governor.is_critical() => {
+                    Some(first) if !self.governor.is_critical() && !pending.asked => {
                         world.send_first_signal(&pending.victim, first.signal.signal());
                         self.state = State::FirstSignalSent { pending, before, until: now + first.grace };
                         return Some(VICTIM_CHECK_INTERVAL.min(first.grace));
@@ -266,7 +312,7 @@ impl<W: World + ?Sized> Watch<W> {
                         self.state = State::FirstSignalSent { pending, before, until };
                         return Some(VICTIM_CHECK_INTERVAL.min(until - now));
                     }
-                    let Pending { victim, reason, chosen } = pending;
+                    let Pending { victim, reason, chosen, .. } = pending;
                     // It may be exempt by now, or one that is may have joined its cgroup.
                     let Some(victim) = world.recheck(victim, now.saturating_sub(chosen)) else { continue };
                     self.kill(victim, reason, before, common, world);
@@ -329,14 +375,14 @@ impl<W: World + ?Sized> Watch<W> {
 
     /// Decides about a victim after the command that runs before a kill: spares it when the reason is over.
     fn go_on(&mut self, pending: Pending<W::Victim>, before: Before, is_over: bool, world: &mut W) {
-        let Pending { victim, reason, chosen } = pending;
+        let Pending { victim, reason, chosen, asked } = pending;
         let now = self.last.at;
         if is_over {
             self.averted = (self.averted_in_a_row(now) + 1, now);
             self.attempt = None;
             world.averted(victim, reason, before, &self.governor);
         } else if let Some(victim) = world.recheck(victim, now.saturating_sub(chosen)) {
-            self.state = State::Due { pending: Pending { victim, reason, chosen }, before };
+            self.state = State::Due { pending: Pending { victim, reason, chosen, asked }, before };
         } else {
             self.attempt = None;
         }
@@ -363,8 +409,17 @@ impl<W: World + ?Sized> Watch<W> {
                 return Err(NO_VICTIM_RETRY);
             }
         };
+        self.weigh(&victim, reason, now, world)?;
+        Ok(victim)
+    }
+
+    /// Notes that a victim is about to be killed, if there is no need to wait after kills that did not help.
+    ///
+    /// # Errors
+    /// The time until the next search.
+    fn weigh(&mut self, victim: &W::Victim, reason: Reason, now: Duration, world: &mut W) -> Result<(), Duration> {
         let missing = self.governor.missing();
-        let Gain { bytes: expected, group_processes, group_bytes } = world.gain(&victim, missing);
+        let Gain { bytes: expected, group_processes, group_bytes } = world.gain(victim, missing);
         // The others of the cgroup take what a kill gives back. But they get fewer, unless they are
         // restarted.
         let group_shrinks = group_processes < self.failed.group_processes && group_bytes / MANY_FACTOR >= expected;
@@ -386,7 +441,7 @@ impl<W: World + ?Sized> Watch<W> {
             max_headroom: headroom,
             group_processes,
         });
-        Ok(victim)
+        Ok(())
     }
 
     /// Records whether the last kill has helped, now that there is a reason for another one.
@@ -467,8 +522,22 @@ impl<W: World + ?Sized> Watch<W> {
     }
 
     /// Does what is due while there is no reason to kill. Returns the time until the next sample.
-    fn watch(&mut self, now: Duration, advice: Advice, world: &mut W) -> Option<Duration> {
+    fn watch(&mut self, now: Duration, advice: Advice, common: &mut Common, world: &mut W) -> Option<Duration> {
         let Advice::SampleAfter(pause) = advice else { return None };
+        if now >= common.ask_from && self.governor.is_time_to_ask() {
+            match world.choose(&self.memory, self.last.min_victim_bytes()) {
+                Ok(victim) => {
+                    let polite = common.settings.polite;
+                    let first = world.signal_first(&victim, Some(polite)).unwrap_or(polite);
+                    world.send_first_signal(&victim, first.signal.signal());
+                    common.ask_from = now + common.polite_interval;
+                    self.state = State::Asked { victim, at: now, grace: first.grace };
+                    return Some(VICTIM_CHECK_INTERVAL);
+                }
+                // Whoever it is, when there is a reason to kill it is searched for again.
+                Err(_) => common.ask_from = now + NO_VICTIM_RETRY,
+            }
+        }
         let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);
         if due && self.governor.danger() == Danger::Imminent && world.warn(&self.memory, &self.governor) {
             self.warned = Some(now);

@@ -248,14 +248,15 @@ impl Notifier {
         self.journal.log(EntryKind::Trouble, Priority::Error, text);
     }
 
-    /// A victim was sent the first signal, or the kernel refused that.
-    pub fn first_signal_sent(&mut self, victim: &Choice, signal: Signal, error: Option<&linux::Error>) {
+    /// A victim was sent the first signal, or would be but for a dry run, or the kernel refused that.
+    pub fn first_signal_sent(&mut self, victim: &Choice, signal: Signal, dry_run: bool, error: Option<&linux::Error>) {
         let (pid, comm) = (victim.pid, victim.comm);
+        let asked = if dry_run { "would ask" } else { "asked" };
         match error {
             None => self.journal.log(
                 EntryKind::Warned,
                 Priority::Warning,
-                format_args!("asked {pid} ({comm}) to end, by signal {}", signal.as_raw()),
+                format_args!("{asked} {pid} ({comm}) to end, by signal {}", signal.as_raw()),
             ),
             Some(e) => self.error(format_args!("cannot ask {pid} ({comm}) to end: {}", WithCauses(e))),
         }

@@ -54,7 +54,7 @@ impl Daemon {
             let mut timeout = match next {
                 Next::After(pause) => Some(pause),
                 Next::Rest if self.trigger.is_none() => Some(BLIND_INTERVAL),
-                Next::Rest => None,
+                Next::Rest => self.control_loop.governor().longest_rest(),
             };
             if let Some(watchdog) = watchdog {
                 let due = watchdog.saturating_sub(watchdog_sent.elapsed());

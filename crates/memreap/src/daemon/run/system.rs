@@ -312,11 +312,8 @@ impl Kills for System {
     }
 
     fn send_first_signal(&mut self, victim: &Choice, signal: Signal) {
-        if self.dry_run {
-            return;
-        }
-        let sent = victim.pidfd.send_signal(signal);
-        self.notifier.first_signal_sent(victim, signal, sent.err().as_ref());
+        let sent = if self.dry_run { Ok(()) } else { victim.pidfd.send_signal(signal) };
+        self.notifier.first_signal_sent(victim, signal, self.dry_run, sent.err().as_ref());
     }
 
     fn kill(&mut self, mut victim: Choice, reason: Reason, before: Before, governor: &Governor) -> Dying {

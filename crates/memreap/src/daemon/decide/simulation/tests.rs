@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What the control loop does in the simulated machine.
 
+use std::collections::HashSet;
+
 use fastrand::Rng;
 
 use super::*;
 use crate::config::Level;
+use crate::kill::FirstSignal;
 
 #[test]
 fn a_hog_is_killed_once_and_soon() {
@@ -222,6 +225,110 @@ fn who_was_asked_is_spared_when_exempt_by_then() {
     run.sim.spared = Some(hog);
     run.pass(120 * S);
     assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![]));
+}
+
+/// A machine with a database that needs a second to flush when it is asked to end, and a leak beside it that is smaller.
+fn flushing(polite: bool, rate: u64) -> (Run, u64) {
+    let config = if polite { "act.polite = '8%'" } else { "" };
+    let mut run = Run::new(0.5, &Config::parse("c", config).unwrap());
+    run.sim.swap_bytes = 0;
+    let database = run.sim.spawn(800 * MIB, 0, 0);
+    run.sim.get(database).unwrap().exit = Some(S);
+    run.sim.spawn(10 * MIB, rate, 790 * MIB);
+    run.step();
+    (run, database)
+}
+
+#[test]
+fn who_is_asked_while_there_is_time_can_flush() {
+    for rate in [2, 20, 100] {
+        let (mut run, database) = flushing(true, rate * MIB);
+        run.pass(600 * S);
+        let term = "SIGTERM".parse::<FirstSignal>().unwrap().signal();
+        assert_eq!((&run.sim.asked[..], run.killed()), (&[(database, term)][..], vec![]), "{rate}");
+        assert!(run.sim.get(database).is_none());
+        // Without the setting it dies all the same, with what it has not written.
+        let (mut run, database) = flushing(false, rate * MIB);
+        run.pass(600 * S);
+        assert_eq!((run.sim.asked.len(), run.killed()), (0, vec![database]), "{rate}");
+    }
+}
+
+#[test]
+fn who_was_asked_while_there_was_time_is_killed_when_it_must_be() {
+    for rate in [20, 100, 400, 4000] {
+        for signal_first in ["", "kill.signal_first = 'SIGINT'"] {
+            let mut config = Config::parse("c", &format!("act.polite = '8%'\n{signal_first}")).unwrap();
+            let run = |config: &Config| {
+                let mut run = Run::new(0.5, config);
+                (run.sim.swap_bytes, run.sim.deaf) = (0, true);
+                run.sim.spawn(300 * MIB, 0, 0);
+                let hog = run.sim.spawn(10 * MIB, rate * MIB, u64::MAX);
+                run.step();
+                run.pass(200 * S);
+                assert_eq!(run.killed(), [hog], "{rate}");
+                run
+            };
+            let polite = run(&config);
+            config.act.polite = None;
+            config.kill.signal_first = None;
+            let hard = run(&config);
+            // Asked once at most, not at all if there is no time, and not killed any sooner or later for it.
+            let asked = polite.sim.asked.len();
+            assert!(asked == 1 || (asked == 0 && rate >= 400), "{rate} {signal_first}: {:?}", polite.sim.asked);
+            let [polite, hard] = [polite, hard].map(|run| run.sim.kills[0].at);
+            let apart = polite.max(hard) - polite.min(hard);
+            assert!(apart <= S / 5, "{rate} {signal_first}: {polite:?}, {hard:?}");
+        }
+    }
+}
+
+#[test]
+fn who_was_asked_while_there_was_time_is_not_asked_again_for_a_reason() {
+    let config = "act = { polite = '8%', polite_interval = '60s' }\nkill.signal_first = 'SIGTERM'";
+    let mut run = Run::new(0.5, &Config::parse("c", config).unwrap());
+    (run.sim.swap_bytes, run.sim.deaf, run.sim.unfreeable) = (0, true, 100 * MIB);
+    // It stops where tasks stall, but memory is not used up.
+    let most = TOTAL_BYTES - run.sim.base - run.sim.unfreeable - 30 * MIB;
+    let hog = run.sim.spawn(10 * MIB, 40 * MIB, most);
+    run.step();
+    run.pass(55 * S);
+    assert_eq!(run.sim.asked.len(), 1);
+    run.pass(60 * S);
+    assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![hog]));
+}
+
+#[test]
+fn nobody_is_asked_without_need_and_one_at_a_time() {
+    // Little is left, but that stays.
+    let config = Config::parse("c", "act.polite = '8%'").unwrap();
+    let mut run = Run::new(0.5, &config);
+    run.sim.swap_bytes = 0;
+    run.sim.spawn(TOTAL_BYTES - run.sim.base - TOTAL_BYTES / 20, 0, 0);
+    run.step();
+    for _ in 0..60 {
+        run.control_loop.pressure_reported(run.sim.now);
+        run.step();
+        run.pass(S);
+    }
+    assert_eq!((run.sim.asked.len(), run.killed()), (0, vec![]));
+    // Each that is asked gives way to the next one.
+    let mut run = Run::new(0.5, &config);
+    run.sim.swap_bytes = 0;
+    for _ in 0..60 {
+        run.sim.spawn(20 * MIB, 0, 0);
+    }
+    let leak = run.sim.spawn(10 * MIB, 4 * MIB, u64::MAX);
+    run.sim.spared = Some(leak);
+    run.step();
+    while run.sim.asked.is_empty() {
+        run.pass(MOMENT);
+    }
+    run.pass(60 * S);
+    let most = 1 + 60 / config.act.polite_interval.as_secs();
+    assert!((5..=most).contains(&(run.sim.asked.len() as u64)), "{:?}", run.sim.asked);
+    let ids: HashSet<u64> = run.sim.asked.iter().map(|(id, _)| *id).collect();
+    assert_eq!(ids.len(), run.sim.asked.len());
 }
 
 /// A machine with a command before kills.
