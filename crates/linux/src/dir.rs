@@ -69,6 +69,15 @@ impl Dir {
         if whole { Ok(&buffer[..len]) } else { Err(Failure::Malformed) }
     }
 
+    /// Reads where a symbolic link leads to.
+    ///
+    /// # Errors
+    /// When it cannot be read; [`Failure::Malformed`] when it does not fit into `buffer`.
+    pub fn read_link<'b>(&self, name: &CStr, buffer: &'b mut [u8]) -> std::result::Result<&'b [u8], Failure> {
+        let len = rustix::fs::readlinkat_raw(&self.0, name, &mut *buffer)?;
+        if len < buffer.len() { Ok(&buffer[..len]) } else { Err(Failure::Malformed) }
+    }
+
     /// Reads as much of a file as fits into `buffer`.
     ///
     /// # Errors

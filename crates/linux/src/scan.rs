@@ -89,6 +89,15 @@ impl Scan {
         })
     }
 
+    /// Reads the path of the program that the process or thread runs that has this ID now: as its mount namespace has
+    /// it, and with " (deleted)" at the end if that file was removed. May wait for the lock of its memory map.
+    ///
+    /// # Errors
+    /// When it cannot be read, as without the right to trace the process, or does not fit into `buffer`.
+    pub fn exe<'b>(&self, pid: Pid, buffer: &'b mut [u8]) -> Result<&'b [u8], Failure> {
+        with_path(pid, b"exe", |path| self.proc.read_link(path, buffer))
+    }
+
     /// Opens a file of the process or thread that has this ID now.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use linux::Pid;
 use linux::cgroup::OomPreference;
 
 use crate::config::Config;
-use crate::policy::{Pattern, Subject};
+use crate::policy::{Exe, Pattern, Subject};
 
 /// A configuration.
 pub fn config(bytes: &[u8]) -> bool {
@@ -42,6 +42,7 @@ fn sound(config: &Config, bytes: &[u8]) {
         pid: Pid::own(),
         comm,
         command_line: Some(bytes),
+        exe: Exe::Path(bytes),
         uid: 0,
         cgroup: bytes,
         oom_score_adj,
@@ -63,7 +64,7 @@ pub fn pattern(bytes: &[u8]) -> bool {
         return false;
     }
     let mut taken = false;
-    for make in [Pattern::name, Pattern::command_line, Pattern::cgroup] {
+    for make in [Pattern::name, Pattern::command_line, Pattern::cgroup, Pattern::exe] {
         let Ok(made) = make(pattern) else { continue };
         taken = true;
         made.fits(text);

@@ -75,7 +75,7 @@ fn kill() {
          kill = {{ whole_cgroup = \"always\", before = [\"/bin/true\"], before_limit = \"1s\" }}\n\
          warn.command = [\"/bin/true\"]\n\
          record = {{ history = {past:?}, metrics = {:?} }}\n\
-         [[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nweight = 1\n\
+         [[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nexe = \"/**/perl*\"\nweight = 1\n\
          [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n",
         dir.path().join("metrics")
     );

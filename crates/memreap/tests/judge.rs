@@ -7,7 +7,7 @@ use std::cell::Cell;
 use linux::Pid;
 use linux::cgroup::OomPreference;
 use memreap::config::Config;
-use memreap::policy::Subject;
+use memreap::policy::{Exe, Subject};
 
 thread_local! {
     static FORBIDDEN: Cell<bool> = const { Cell::new(false) };
@@ -36,12 +36,13 @@ static ALLOCATOR: Guarded = Guarded;
 
 #[test]
 fn judging_does_not_allocate() {
-    let text = "[[rule]]\ncommand_line = \"*x*y*\"\nuser = 7\nprotect = true\n";
+    let text = "[[rule]]\ncommand_line = \"*x*y*\"\nuser = 7\nprotect = true\n[[rule]]\nexe = \"/usr/lib/*/x\"\nnever = true\n";
     let config = Config::parse("test", text).unwrap();
     let subject = Subject {
         pid: Pid::new(4711).unwrap(),
         comm: b"Isolated Web Co",
         command_line: Some(b"/usr/lib/firefox/firefox-bin\0-contentproc\0x\0"),
+        exe: Exe::Path(b"/usr/lib/firefox/firefox-bin"),
         uid: 7,
         cgroup: b"/user.slice/user-1000.slice/user@1000.service/app.slice/app-firefox-1234.scope",
         oom_score_adj: 167,

@@ -16,7 +16,7 @@ use super::result::{Choice, Cost, Group, Pool, Precision, Scope};
 use super::search::{Candidate, Scores, best};
 use super::selection::{Back, Found, Selection, Within};
 use super::table::{Counters, Reading};
-use crate::policy::{Policy, Subject};
+use crate::policy::{Exe, Policy, Subject};
 
 /// One of whose memory it gives back less than this part is not killed with others.
 const MIN_OWN_DIVISOR: u64 = 16;
@@ -96,6 +96,7 @@ impl Chooser {
             pid: dummy,
             comm: b"-",
             command_line: Some(b"-"),
+            exe: Exe::Path(b"/-/-"),
             uid: u32::MAX,
             cgroup: b"/-.slice/-.slice/-.scope/-",
             oom_score_adj: 0,

@@ -17,15 +17,18 @@ use super::page_sample::Sizes;
 use super::readers::{MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
 use super::table::{Counters, DYING_TIME, Reading, SystemConstants};
-use crate::policy::{Policy, Subject, Verdict};
+use crate::policy::{Exe, Policy, Subject, Verdict};
 
-/// How long reading a command line may take. Most are known before a victim is needed.
-const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);
+/// How long reading a command line, or the path of an executable, may take. Most command lines are known before a
+/// victim is needed.
+const TEXT_TIMEOUT: Duration = Duration::from_millis(20);
 /// Room for cgroup.procs with a line per process, and for status with as many groups as a process can have: 65,536,
 /// of 11 bytes each.
 const FILE_BUFFER_BYTES: usize = 1 << 20;
 /// Room for all of a cgroup's path: the kernel tells 4 KiB of it at most, below our namespace's, which has as much.
 const CGROUP_PATH_BYTES: usize = 12 << 10;
+/// Room for the path of an executable, and " (deleted)".
+const EXE_BUFFER_BYTES: usize = 4200;
 /// How many cgroups' preferences are kept at most.
 const MAX_PREFERENCES: usize = 256;
 const NO_PREFERENCES: [(u64, OomPreference); MAX_PREFERENCES] = [(0, OomPreference::None); MAX_PREFERENCES];
@@ -40,7 +43,7 @@ pub(super) enum Detail {
     /// All; the command line, if the policy asks for it and it is not known.
     All,
     /// All of a process that is about to be killed; the command line, if the policy asks for it: a process can rewrite
-    /// its own in place, as setproctitle(3) does.
+    /// its own in place, as setproctitle(3) does. And the executable, which is read of no others.
     Victim,
 }
 
@@ -52,6 +55,7 @@ pub(super) struct Examiner {
     pub(super) buffer: Vec<u8>,
     pub(super) names: Vec<MaybeUninit<u8>>,
     command_line: Box<[u8; MAX_COMMAND_LINE_BYTES]>,
+    exe: Vec<u8>,
     /// The cgroup of the process that was read last with more than [`Detail::Memory`].
     pub(super) cgroup: Vec<u8>,
     /// Where the paths of cgroups begin, with a v2 hierarchy, and its root.
@@ -75,6 +79,7 @@ impl Examiner {
             buffer: vec![0; FILE_BUFFER_BYTES],
             names: vec![MaybeUninit::uninit(); NAMES_BUFFER_BYTES],
             command_line: Box::new([0; MAX_COMMAND_LINE_BYTES]),
+            exe: vec![0; EXE_BUFFER_BYTES],
             cgroup: Vec::with_capacity(CGROUP_PATH_BYTES),
             cgroups: hierarchy.as_ref().and_then(|hierarchy| Dir::open(&hierarchy.path).ok()),
             namespace: hierarchy.map(|hierarchy| hierarchy.namespace),
@@ -130,6 +135,7 @@ impl Examiner {
             verdict: Verdict::PLAIN,
             judged_hash: 0,
             command_line_known: false,
+            exe_known: false,
             cgroup_hash: 0,
         };
         let old = old.filter(|old| (old.comm, old.uid, old.leader) == (status.comm, status.uid, leader));
@@ -149,6 +155,7 @@ impl Examiner {
             reading.verdict = old.verdict;
             reading.judged_hash = old.judged_hash;
             reading.command_line_known = old.command_line_known;
+            reading.exe_known = old.exe_known;
             reading.cgroup_hash = old.cgroup_hash;
             return Ok(reading);
         }
@@ -203,11 +210,15 @@ impl Examiner {
         (preference, arguments).hash(&mut hasher);
         reading.judged_hash = hasher.finish();
         let with_command_line = policy.needs_command_line() && detail != Detail::Memory;
-        let same =
-            old.filter(|old| old.judged_hash == reading.judged_hash && (old.command_line_known || !with_command_line));
+        reading.exe_known = detail == Detail::Victim && policy.needs_exe();
+        // It may run another program of the same name by now.
+        let exe_known = reading.exe_known || old.is_some_and(|old| old.exe_known);
+        let same = old.filter(|old| {
+            old.judged_hash == reading.judged_hash && (old.command_line_known || !with_command_line) && !exe_known
+        });
         let mut command_line = Some(&[][..]);
         if with_command_line && (same.is_none() || detail == Detail::Victim) {
-            let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
+            let deadline = Instant::now() + TEXT_TIMEOUT;
             command_line = self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line);
             reading.command_line_known = command_line.is_some();
             // What a rule asks for may be in the part that was cut off.
@@ -219,10 +230,19 @@ impl Examiner {
             reading.verdict = old.verdict;
             reading.command_line_known = old.command_line_known;
         } else {
+            let exe = if reading.exe_known {
+                let path = self.readers.exe(reading.memory_tid, Instant::now() + TEXT_TIMEOUT, &mut self.exe);
+                // Programs go on when they are updated.
+                let path = path.map(|path| path.strip_suffix(b" (deleted)").unwrap_or(path));
+                path.map_or(Exe::Unreadable, Exe::Path)
+            } else {
+                Exe::Unread
+            };
             reading.verdict = policy.judge(&Subject {
                 pid,
                 comm: status.comm.as_bytes(),
                 command_line,
+                exe,
                 uid: status.uid,
                 cgroup: &self.cgroup,
                 oom_score_adj,
@@ -236,7 +256,7 @@ impl Examiner {
 
     /// Reads the beginning of a process's command line, if that can be had within a moment.
     pub(super) fn command_line(&mut self, pid: Pid) -> CommandLine {
-        let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
+        let deadline = Instant::now() + TEXT_TIMEOUT;
         let text = self.readers.command_line(pid, deadline, &mut self.command_line).unwrap_or_default();
         let text = text.trim_ascii_end();
         let text = text.strip_suffix(b"\0").unwrap_or(text);

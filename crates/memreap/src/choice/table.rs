@@ -174,6 +174,8 @@ pub(super) struct Reading {
     pub(super) judged_hash: u64,
     /// Whether the command line was among that.
     pub(super) command_line_known: bool,
+    /// Whether the executable was.
+    pub(super) exe_known: bool,
     /// A hash of its cgroup's path.
     pub(super) cgroup_hash: u64,
 }
@@ -196,6 +198,7 @@ impl Reading {
             verdict: Verdict::PLAIN,
             judged_hash: 0,
             command_line_known: false,
+            exe_known: false,
             cgroup_hash: 0,
         }
     }

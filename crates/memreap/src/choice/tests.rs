@@ -235,6 +235,84 @@ fn a_command_line_protects_also_before_a_refresh() {
 }
 
 #[test]
+fn executables_are_read_of_candidates_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().canonicalize().unwrap();
+    let other = dir.join("perl");
+    let perl = Command::new("sh").args(["-c", "command -v perl"]).output().unwrap().stdout;
+    let perl = fs::canonicalize(String::from_utf8(perl).unwrap().trim()).unwrap();
+    assert!(Command::new("cp").arg(&perl).arg(&other).status().unwrap().success());
+    let start = |program: &Path, mib: usize| {
+        let text = format!(
+            "exec {} -e '$| = 1; my $x = \"x\" x ({mib} << 20); print \"$$\\n\"; sleep 60; sleep 60'",
+            program.display()
+        );
+        let mut shell =
+            Command::new("sh").args(["-c", &format!("({text}) & wait")]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        Hog { pid: line.trim().parse().unwrap(), shell }
+    };
+    let (large, small) = (start(&other, HUGE), start(&perl, HUGE / 4));
+    let pids = [large.pid, small.pid];
+    // Others here may be as large, and called the same.
+    let choose = |chooser: &mut Chooser, rule: &str| {
+        let rules =
+            format!("{{ exe = {other:?}, {rule} }}, {{ name = 'perl', weight = 1 }}, {{ name = '*', never = true }}");
+        let policy = policy(&rules);
+        // On a busy machine a reading may be late.
+        let chosen = (0..100).find_map(|_| {
+            chooser.forget();
+            choose_by(&policy, chooser, ALL, &pids)
+        });
+        chosen.map(|choice| choice.pid)
+    };
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    assert_eq!(choose(&mut chooser, "weight = 1"), Some(large.pid));
+    assert_eq!(choose(&mut chooser, "never = true"), Some(small.pid));
+    let read = chooser.population.table.entries().iter().filter(|entry| entry.reading.is_some_and(|r| r.exe_known));
+    let names: Vec<_> = read.map(|entry| entry.reading.unwrap().comm).collect();
+    assert!(!names.is_empty() && names.iter().all(|comm| comm.as_bytes() == b"perl"), "{names:?}");
+    assert_eq!(choose(&mut chooser, "protect = 0.01"), Some(small.pid));
+    assert_eq!(choose(&mut chooser, "prefer = 2"), Some(large.pid));
+    // An update of the package.
+    fs::remove_file(&other).unwrap();
+    assert_eq!(choose(&mut chooser, "never = true"), Some(small.pid));
+    // No rule asks for it.
+    chooser.forget();
+    choose_by(&policy("{ name = 'perl', weight = 1 }, { name = '*', never = true }"), &mut chooser, ALL, &pids);
+    assert!(chooser.population.table.entries().iter().all(|entry| entry.reading.is_none_or(|r| !r.exe_known)));
+}
+
+#[test]
+fn a_program_that_was_spared_by_its_executable_is_judged_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().canonicalize().unwrap().join("perl");
+    // Of the same name.
+    let (hog, _) = Hog::run(&format!(
+        "$| = 1; $SIG{{USR1}} = sub {{ exec q({}), q(-e), q(sleep 60) }}; print \"$$\\n\"; sleep 60",
+        other.display()
+    ));
+    let perl = fs::read_link(format!("/proc/{}/exe", hog.pid)).unwrap();
+    assert!(Command::new("cp").args([&perl, &other]).status().unwrap().success());
+    let policy = policy(&format!(
+        "{{ exe = {perl:?}, never = true }}, {{ name = 'perl', weight = 1 }}, {{ name = '*', never = true }}"
+    ));
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.set_min_bytes(0);
+    let mut choose = || {
+        chooser.refresh(&policy, Duration::from_secs(10));
+        choose_by(&policy, &mut chooser, ALL, &[hog.pid]).map(|choice| choice.pid)
+    };
+    assert_eq!(choose(), None);
+    hog.signal(Signal::USR1);
+    while fs::read_link(format!("/proc/{}/exe", hog.pid)).unwrap() != other {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!((0..100).any(|_| choose() == Some(hog.pid)));
+}
+
+#[test]
 fn another_program_of_the_same_name_is_judged_anew() {
     let (hog, mut lines) = Hog::run(
         "$| = 1; $SIG{USR1} = sub { exec qw(perl -e), q($| = 1; print qq(\\n); sleep 60), \"wor\".\"ker\" };
@@ -372,6 +450,7 @@ fn no_weight_makes_up_for_too_little() {
         label: String::new(),
         names: Vec::new(),
         command_lines: Vec::new(),
+        exes: Vec::new(),
         users: Vec::new(),
         cgroups: Vec::new(),
         oom_score_adj: Some(987..=987),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Parses the text of a configuration.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -188,6 +189,7 @@ fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
     let label = section.get("label", |v| string(v).map(str::to_owned));
     let names = section.get("name", |v| one_or_more(v, |v| Pattern::name(string(v)?)));
     let command_lines = section.get("command_line", |v| one_or_more(v, |v| Pattern::command_line(string(v)?)));
+    let exes = section.get("exe", |v| one_or_more(v, exe));
     let users = section.get("user", |v| one_or_more(v, user));
     let cgroups = section.get("cgroup", |v| one_or_more(v, |v| Pattern::cgroup(string(v)?)));
     let oom_score_adj = section.get("oom_score_adj", adj_range);
@@ -197,9 +199,9 @@ fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
         section.reject("up_to", "is for a factor, and this rule says never");
     }
     let (_, signal_first) = signal_first(&mut section, first);
-    let described = section.describe(&["name", "command_line", "user", "cgroup", "oom_score_adj"]);
+    let described = section.describe(&["name", "command_line", "exe", "user", "cgroup", "oom_score_adj"]);
     if described.is_empty() {
-        section.reject_all("fits all processes; say which: name, command_line, user, cgroup, oom_score_adj");
+        section.reject_all("fits all processes; say which: name, command_line, exe, user, cgroup, oom_score_adj");
     }
     section.finish();
     let effect = effect?;
@@ -210,6 +212,7 @@ fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
         }),
         names: names.unwrap_or_default(),
         command_lines: command_lines.unwrap_or_default(),
+        exes: exes.unwrap_or_default(),
         users: users.unwrap_or_default(),
         cgroups: cgroups.unwrap_or_default(),
         oom_score_adj,
@@ -247,6 +250,15 @@ fn factor(value: &DeValue<'_>, usual: f64, range: RangeInclusive<f64>) -> Result
         return Ok(Effect::Weight(factor));
     }
     Err(format!("{factor} is out of range; give {} to {}", range.start(), range.end()))
+}
+
+/// The path of an executable, which the kernel tells without links in it.
+fn exe(value: &DeValue<'_>) -> Result<Pattern, String> {
+    let text = string(value)?;
+    match fs::canonicalize(text) {
+        Ok(path) if path != Path::new(text) => Err(format!("\"{text}\" is a link; write \"{}\"", path.display())),
+        _ => Pattern::exe(text),
+    }
 }
 
 fn user(value: &DeValue<'_>) -> Result<u32, String> {

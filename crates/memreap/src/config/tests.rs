@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 use super::*;
-use crate::policy::{Policy, Subject, Verdict};
+use crate::policy::{Exe, Policy, Subject, Verdict};
 
 fn parse(text: &str) -> Config {
     Config::parse("c", text).unwrap()
@@ -31,6 +31,7 @@ fn judge(config: &Config, comm: &str, uid: u32, cgroup: &str) -> (Verdict, Strin
         pid: Pid::new(4711).unwrap(),
         comm: comm.as_bytes(),
         command_line: Some(b""),
+        exe: Exe::Unread,
         uid,
         cgroup: cgroup.as_bytes(),
         oom_score_adj: 0,
@@ -48,7 +49,7 @@ fn the_built_in_file_says_the_defaults() {
     assert_eq!(config.record, Record::default());
     // A file that says nothing means the same, with the rules.
     assert_eq!(parse("").policy, config.policy);
-    assert!(!config.policy.needs_command_line());
+    assert!(!config.policy.needs_command_line() && !config.policy.needs_exe());
     let keys = "act.low act.critical act.stall act.cgroups \
                 kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
                 kill.before kill.before_limit kill.before_when_critical \
@@ -61,7 +62,7 @@ fn the_built_in_file_says_the_defaults() {
     let there: usize = table.values().filter_map(|v| Some(v.as_table()?.len())).sum();
     assert_eq!(there, given.len(), "a key is not in the list of this test");
     // Every key that a rule can have is explained.
-    for key in ["name", "command_line", "user", "cgroup", "oom_score_adj", "label"] {
+    for key in ["name", "command_line", "exe", "user", "cgroup", "oom_score_adj", "label"] {
         assert!(BUILT_IN.contains(&format!("\n#   {key} ")), "{key}");
     }
     for key in ["never", "protect", "prefer", "weight", "up_to"] {
@@ -232,6 +233,26 @@ fn the_polite_level_is_above_the_critical_one() {
     assert_eq!(polite("act.polite = false"), ("SIGTERM".to_owned(), 2));
     assert_eq!(polite("kill = { signal_first = 'INT', grace = 5 }"), ("SIGINT".to_owned(), 5));
     assert_eq!(polite("kill.grace = 7"), ("SIGTERM".to_owned(), 7));
+}
+
+#[test]
+fn the_path_of_an_executable_is_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().canonicalize().unwrap();
+    fs::write(dir.join("program"), "").unwrap();
+    std::os::unix::fs::symlink(dir.join("program"), dir.join("link")).unwrap();
+    let path = |name| dir.join(name).display().to_string();
+    let wrong = |exe: &str| errors(&format!("[[rule]]\nweight = 1\nexe = {exe:?}\n")).remove(0);
+    assert_eq!(
+        wrong(&path("link")),
+        format!("c:3: rule.exe: \"{}\" is a link; write \"{}\"", path("link"), path("program"))
+    );
+    let no_path = "c:3: rule.exe: is no absolute path; write it in full, or '/**/postgres' for any folder";
+    assert_eq!(wrong("postgres"), no_path);
+    assert_eq!(wrong("/a**/b"), "c:3: rule.exe: '**' stands for whole components: write it between slashes");
+    for exe in [&path("program"), "/no/such/program", "/usr/lib/*/bin/**"] {
+        assert!(parse(&format!("rule = [{{ exe = {exe:?}, weight = 1 }}]")).policy.needs_exe(), "{exe}");
+    }
 }
 
 #[test]
@@ -413,6 +434,7 @@ fn ranges_of_oom_score_adj() {
                 pid: Pid::new(2).unwrap(),
                 comm: b"",
                 command_line: Some(b""),
+                exe: Exe::Unread,
                 uid: 0,
                 cgroup: b"",
                 oom_score_adj,
@@ -483,6 +505,7 @@ fn score(total: u64, cgroup: &str, oom_score_adj: i16, bytes: u64) -> u64 {
         pid: Pid::new(4711).unwrap(),
         comm: b"app",
         command_line: Some(b""),
+        exe: Exe::Unread,
         uid: 1000,
         cgroup: cgroup.as_bytes(),
         oom_score_adj,
@@ -533,6 +556,7 @@ fn a_file_that_was_named_must_be_there() {
             pid,
             comm: b"",
             command_line: None,
+            exe: Exe::Unread,
             uid: 0,
             cgroup: b"",
             oom_score_adj: 1000,
@@ -560,6 +584,7 @@ proptest! {
             pid: Pid::new(pid).unwrap(),
             comm: &comm,
             command_line: Some(&command_line),
+            exe: Exe::Unread,
             uid,
             cgroup: &cgroup,
             oom_score_adj,

@@ -17,7 +17,7 @@ pub use pattern::Pattern;
 /// such limit, and kills processes that hold nothing if only their oom_score_adj is high enough.
 const MAX_ADJ_FACTOR: f64 = 9.0;
 
-/// Any user can give a process any name, and move it between cgroups below [`USERS_CGROUP`], so what a rule protects
+/// Any user can give a process any name (and, in a mount namespace, its program any path), and move it between cgroups below [`USERS_CGROUP`], so what a rule protects
 /// that asks for nothing else is this part of memory and swap at most.
 const PROTECTED_BY_NAME_DIVISOR: u64 = 8;
 const USERS_CGROUP: &[u8] = b"/user.slice/";
@@ -32,6 +32,17 @@ const AVOID_RULE: u16 = u16::MAX - 4;
 /// The memory of a unit that is to be avoided counts by this factor at most.
 const AVOID_FACTOR: f64 = 0.1;
 
+/// What is known of the program that a process runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exe<'a> {
+    /// Its path.
+    Path(&'a [u8]),
+    /// It cannot be read.
+    Unreadable,
+    /// It was not read: the verdict is the greatest there can be.
+    Unread,
+}
+
 /// What is known of a process when it is judged.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
@@ -41,6 +52,8 @@ pub struct Subject<'a> {
     pub comm: &'a [u8],
     /// Its arguments, separated by NUL; `None` when they cannot be read.
     pub command_line: Option<&'a [u8]>,
+    /// The program that it runs.
+    pub exe: Exe<'a>,
     /// Its real user.
     pub uid: u32,
     /// Its cgroup in the v2 hierarchy, "/a/b"; empty without one.
@@ -105,6 +118,8 @@ pub struct Rule {
     pub names: Vec<Pattern>,
     /// For the command line; empty for any.
     pub command_lines: Vec<Pattern>,
+    /// For the path of the executable; empty for any.
+    pub exes: Vec<Pattern>,
     /// The real user; empty for any.
     pub users: Vec<u32>,
     /// For the path of the cgroup; empty for any.
@@ -119,11 +134,20 @@ pub struct Rule {
     pub signal_first: Option<SignalFirst>,
 }
 
+/// Whether a rule fits a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fit {
+    No,
+    Yes,
+    /// That depends on what was not read.
+    Perhaps,
+}
+
 impl Rule {
-    fn fits(&self, subject: &Subject<'_>) -> bool {
+    fn fits(&self, subject: &Subject<'_>) -> Fit {
         let any = |patterns: &[Pattern], bytes| patterns.is_empty() || patterns.iter().any(|p| p.fits(bytes));
         // Cheap ones first.
-        (self.users.is_empty() || self.users.contains(&subject.uid))
+        let fits_else = (self.users.is_empty() || self.users.contains(&subject.uid))
             && self.oom_score_adj.as_ref().is_none_or(|range| range.contains(&subject.oom_score_adj))
             && any(&self.names, subject.comm)
             && any(&self.cgroups, subject.cgroup)
@@ -131,7 +155,15 @@ impl Rule {
                 // It may be one that must not be killed.
                 self.effect == Effect::Never || self.command_lines.is_empty(),
                 |command_line| any(&self.command_lines, command_line),
-            )
+            );
+        let is_one = |fits| if fits { Fit::Yes } else { Fit::No };
+        match subject.exe {
+            _ if !fits_else || self.exes.is_empty() => is_one(fits_else),
+            Exe::Path(path) => is_one(any(&self.exes, path)),
+            // As with a command line.
+            Exe::Unreadable => is_one(self.effect == Effect::Never),
+            Exe::Unread => Fit::Perhaps,
+        }
     }
 }
 
@@ -179,25 +211,50 @@ impl Policy {
         if subject.preference == OomPreference::Omit {
             return Verdict::never(OMIT_RULE);
         }
-        let found = self.rules.iter().zip(0..).find(|(rule, _)| rule.fits(subject));
-        let (factor, up_to, rule) = match found {
-            Some((Rule { effect: Effect::Never, .. }, index)) => return Verdict::never(index),
-            Some((rule @ Rule { effect: Effect::Weight(factor), .. }, index)) => {
-                let anywhere = rule.cgroups.is_empty() || subject.cgroup.starts_with(USERS_CGROUP);
-                let is_bounded = rule.users.is_empty() && anywhere && *factor < 1.0 && self.total > 0;
-                let most = if is_bounded { self.total / PROTECTED_BY_NAME_DIVISOR } else { u64::MAX };
-                (*factor, most.min(rule.up_to.unwrap_or(u64::MAX)), Some(index))
+        // The greatest factor of the rules that may fit, and the least that counts by it.
+        let mut possible: Option<(f64, u64)> = None;
+        let mut said = Some((1.0, u64::MAX, None));
+        for (rule, index) in self.rules.iter().zip(0..) {
+            match (rule.fits(subject), rule.effect) {
+                (Fit::No, _) | (Fit::Perhaps, Effect::Never) => {}
+                (Fit::Perhaps, Effect::Weight(factor)) => {
+                    let (greatest, least) = possible.unwrap_or((factor, u64::MAX));
+                    possible = Some((greatest.max(factor), least.min(self.most(rule, factor, subject))));
+                }
+                (Fit::Yes, Effect::Weight(factor)) => {
+                    said = Some((factor, self.most(rule, factor, subject), Some(index)));
+                    break;
+                }
+                (Fit::Yes, Effect::Never) if possible.is_none() => return Verdict::never(index),
+                (Fit::Yes, Effect::Never) => {
+                    said = None;
+                    break;
+                }
             }
-            None => (1.0, u64::MAX, None),
-        };
+        }
+        let (said_factor, said_up_to, rule) = said.unwrap_or((0.0, u64::MAX, None));
+        let factor = possible.map_or(said_factor, |(greatest, _)| greatest.max(said_factor));
+        let bound = possible.filter(|_| factor < 1.0).map(|(_, least)| least.min(said_up_to));
+        let up_to = bound.unwrap_or(if possible.is_some() { u64::MAX } else { said_up_to });
         let (factor, up_to, rule) = match subject.preference {
-            OomPreference::Avoid if factor > AVOID_FACTOR => (AVOID_FACTOR, u64::MAX, rule.or(Some(AVOID_RULE))),
+            OomPreference::Avoid if factor > AVOID_FACTOR => {
+                let up_to = possible.map_or(u64::MAX, |(_, least)| least.min(said_up_to));
+                (AVOID_FACTOR, up_to, rule.or(Some(AVOID_RULE)))
+            }
             _ => (factor, up_to, rule),
         };
         let offset = f64::from(subject.oom_score_adj) / 1000.0 * self.total as f64;
         // Desktops give all programs of a user the same high value; it must not undo a protection.
         let offset = if offset > 0.0 { offset * factor.min(1.0) } else { offset };
         Verdict { never: false, factor, up_to, offset: offset as i64, rule }
+    }
+
+    /// Returns how many bytes of a process a rule's factor is for.
+    fn most(&self, rule: &Rule, factor: f64, subject: &Subject<'_>) -> u64 {
+        let anywhere = rule.cgroups.is_empty() || subject.cgroup.starts_with(USERS_CGROUP);
+        let is_bounded = rule.users.is_empty() && anywhere && factor < 1.0 && self.total > 0;
+        let most = if is_bounded { self.total / PROTECTED_BY_NAME_DIVISOR } else { u64::MAX };
+        most.min(rule.up_to.unwrap_or(u64::MAX))
     }
 
     /// Returns the label of a rule.
@@ -215,6 +272,11 @@ impl Policy {
     /// Returns what a rule has its processes sent before SIGKILL; `all` when none of the rules decided.
     pub fn signal_first(&self, rule: Option<u16>, all: Option<SignalFirst>) -> Option<SignalFirst> {
         rule.and_then(|index| self.rules.get(usize::from(index))).map_or(all, |rule| rule.signal_first)
+    }
+
+    /// Whether a rule asks for executables.
+    pub fn needs_exe(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.exes.is_empty())
     }
 
     /// Whether a rule asks for command lines. Reading them can wait for the process.

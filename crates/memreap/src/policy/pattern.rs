@@ -24,7 +24,7 @@ pub struct Pattern {
 enum Syntax {
     Name,
     CommandLine,
-    Cgroup,
+    Path,
 }
 
 impl Pattern {
@@ -70,15 +70,33 @@ impl Pattern {
         let Some(components) = text.strip_prefix('/') else {
             return Err(format!("starts with a /, as '/{text}' or '/**/{text}' do"));
         };
-        if components.split('/').any(|c| c != "**" && c.contains("**")) {
-            return Err("'**' stands for whole components: write it between slashes".to_owned());
-        }
+        Self::components(components)?;
         let path = match text.trim_end_matches('/') {
             "" => "/".to_owned(),
             path if path.contains(['*', '?']) => path.to_owned(),
             path => path.to_owned() + "/**",
         };
-        Self::new(path.as_bytes(), Syntax::Cgroup)
+        Self::new(path.as_bytes(), Syntax::Path)
+    }
+
+    /// For the path of an executable: `*`, `?` and `**` as for cgroups. Without any of these it is that file.
+    ///
+    /// # Errors
+    /// As [`Pattern::name`]; when it does not start with `/`; when `**` is only a part of a component.
+    pub fn exe(text: &str) -> Result<Self, String> {
+        match text.strip_prefix('/') {
+            Some(components) => Self::components(components)?,
+            None => return Err(format!("is no absolute path; write it in full, or '/**/{text}' for any folder")),
+        }
+        Self::new(text.as_bytes(), Syntax::Path)
+    }
+
+    /// Checks the components of a path.
+    fn components(text: &str) -> Result<(), String> {
+        if text.split('/').any(|c| c != "**" && c.contains("**")) {
+            return Err("'**' stands for whole components: write it between slashes".to_owned());
+        }
+        Ok(())
     }
 
     fn new(text: &[u8], syntax: Syntax) -> Result<Self, String> {
@@ -88,7 +106,7 @@ impl Pattern {
                 let special = |b: &u8| matches!(b, b'*' | b'?') || (*b == b' ' && syntax == Syntax::CommandLine);
                 let mut head = text.iter().position(special).unwrap_or(text.len());
                 // Without any component, "/**" does not fit the slash either.
-                if syntax == Syntax::Cgroup && text[head..].starts_with(b"**") {
+                if syntax == Syntax::Path && text[head..].starts_with(b"**") {
                     head -= 1;
                 }
                 Ok(Self { text: text.into(), head, syntax })
@@ -109,7 +127,7 @@ impl Pattern {
                 let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
                 fits_bytes(&self.text, bytes, |p, b| p == b || (p == b' ' && b == 0))
             }
-            Syntax::Cgroup => fits_path(&self.text, bytes),
+            Syntax::Path => fits_path(&self.text, bytes),
         }
     }
 }

@@ -11,6 +11,7 @@ fn subject(comm: &str) -> Subject<'_> {
         pid: Pid::new(4711).unwrap(),
         comm: comm.as_bytes(),
         command_line: Some(b""),
+        exe: Exe::Unread,
         uid: 1000,
         cgroup: b"/user.slice/a.scope",
         oom_score_adj: 0,
@@ -23,6 +24,7 @@ fn rule(effect: Effect) -> Rule {
         label: format!("{effect:?}"),
         names: vec![],
         command_lines: vec![],
+        exes: vec![],
         users: vec![],
         cgroups: vec![],
         oom_score_adj: None,
@@ -173,7 +175,62 @@ fn what_users_can_choose_protects_a_part_of_memory_only() {
     assert_eq!(root.score(60 * GIB), 60 * GIB / 100);
 }
 
+#[test]
+fn executables() {
+    let exes = |paths: &[&str]| paths.iter().map(|path| Pattern::exe(path).unwrap()).collect();
+    let never = Rule { exes: exes(&["/usr/sbin/mysqld", "/opt/*/bin/**"]), ..rule(Effect::Never) };
+    let prefer = Rule { exes: exes(&["/**/chrome"]), ..rule(Effect::Weight(10.0)) };
+    let policy = Policy::new(vec![never, prefer, names(&["x"], Effect::Weight(0.5))]);
+    assert!(policy.needs_exe() && !Policy::default().needs_exe());
+    let judged = |exe| {
+        let verdict = policy.judge(&Subject { exe, ..subject("x") });
+        (verdict.never, verdict.factor, verdict.rule)
+    };
+    assert_eq!(judged(Exe::Path(b"/usr/sbin/mysqld")), (true, 0.0, Some(0)));
+    assert_eq!(judged(Exe::Path(b"/opt/db/bin/server")), (true, 0.0, Some(0)));
+    assert_eq!(judged(Exe::Path(b"/opt/google/chrome")), (false, 10.0, Some(1)));
+    for other in [&b"/tmp/usr/sbin/mysqld"[..], b"/usr/sbin/mysqld2", b"/opt/bin/server", b""] {
+        assert_eq!(judged(Exe::Path(other)), (false, 0.5, Some(2)), "{other:?}");
+    }
+    assert_eq!(judged(Exe::Unreadable), (true, 0.0, Some(0)));
+    // The most that it may be.
+    assert_eq!(judged(Exe::Unread), (false, 10.0, Some(2)));
+}
+
+/// Rules of all kinds, of which each may fit the subject or not.
+fn any_rule() -> impl Strategy<Value = Rule> {
+    let effect = prop_oneof![Just(Effect::Never), (1e-3..100.0).prop_map(Effect::Weight)];
+    let up_to = prop::option::of(0..4 * GIB);
+    let [exe, name, user] = std::array::from_fn(|_| any::<Option<bool>>());
+    (effect, up_to, exe, name, user).prop_map(|(effect, up_to, exe, name, user)| {
+        let fits = |fits: bool, yes, no| if fits { yes } else { no };
+        Rule {
+            exes: exe.iter().map(|exe| Pattern::exe(fits(*exe, "/a/b", "/c")).unwrap()).collect(),
+            names: name.iter().map(|name| Pattern::name(fits(*name, "x", "y")).unwrap()).collect(),
+            users: user.iter().map(|user| if *user { 1000 } else { 7 }).collect(),
+            up_to,
+            ..rule(effect)
+        }
+    })
+}
+
 proptest! {
+    #[test]
+    fn who_was_not_read_scores_no_less(
+        rules in prop::collection::vec(any_rule(), 0..6),
+        oom_score_adj in -999..=1000_i16,
+        avoid: bool,
+        bytes in 0..8 * GIB,
+    ) {
+        let mut policy = Policy::new(rules);
+        policy.set_total(8 * GIB);
+        let preference = if avoid { OomPreference::Avoid } else { OomPreference::None };
+        let score = |exe| policy.judge(&Subject { exe, oom_score_adj, preference, ..subject("x") }).score(bytes);
+        for exe in [Exe::Path(b"/a/b"), Exe::Path(b"/d"), Exe::Unreadable] {
+            prop_assert!(score(exe) <= score(Exe::Unread), "{exe:?}");
+        }
+    }
+
     #[test]
     fn more_bytes_never_score_less(
         factor in prop_oneof![1e-6..1.0, Just(1.0), 1.0..1e6],

@@ -70,6 +70,11 @@ fn cgroups() {
         ("/**/a*/**/c", "/x/a1/y/ab/z/c"),
         ("/user.slice/**/user@*.service/session.slice/**", shell),
         ("/**/*\\x2dd.mount", "/s/a\\x2dd.mount"),
+        // The examples of the documentation.
+        ("/**/postgresql@*.service/**", "/system.slice/system-postgresql.slice/postgresql@17-main.service"),
+        ("/**/kubepods-besteffort*/**", "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1.slice/x"),
+        ("/**/*pod1a2b3c4d*/**", "/kubepods.slice/kubepods-pod1a2b3c4d_0001_4002.slice/cri-containerd-5.scope"),
+        ("/**/*pod1a2b3c4d*/**", "/kubepods/burstable/pod1a2b3c4d-0001-4002/5"),
     ] {
         assert!(fits(pattern, path), "{pattern} {path}");
     }
