@@ -65,9 +65,12 @@ fn the_built_in_file_says_the_defaults() {
     for key in ["name", "command_line", "exe", "user", "cgroup", "oom_score_adj", "label"] {
         assert!(BUILT_IN.contains(&format!("\n#   {key} ")), "{key}");
     }
-    for key in ["never", "protect", "prefer", "weight", "up_to"] {
-        assert!(BUILT_IN.contains(&format!("\n#   {key} = ")), "{key}");
+    for key in ["never", "protect", "prefer", "weight", "up_to", "signal_first", "grace"] {
+        let explained = |line: &str| line.starts_with("#   ") && line.contains(&format!("  {key} = "));
+        assert!(BUILT_IN.lines().any(explained), "{key}");
     }
+    // It is to be read.
+    assert!(BUILT_IN.lines().count() <= 120 && BUILT_IN.lines().all(|line| line.chars().count() <= 120));
 }
 
 #[test]
