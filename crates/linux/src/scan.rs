@@ -90,7 +90,7 @@ impl Scan {
     }
 
     /// Reads the path of the program that the process or thread runs that has this ID now: as its mount namespace has
-    /// it, and with " (deleted)" at the end if that file was removed. May wait for the lock of its memory map.
+    /// it, and with " (deleted)" at the end if that file was removed. Waits for no lock of the process.
     ///
     /// # Errors
     /// When it cannot be read, as without the right to trace the process, or does not fit into `buffer`.

@@ -36,7 +36,8 @@ static ALLOCATOR: Guarded = Guarded;
 
 #[test]
 fn judging_does_not_allocate() {
-    let text = "[[rule]]\ncommand_line = \"*x*y*\"\nuser = 7\nprotect = true\n[[rule]]\nexe = \"/usr/lib/*/x\"\nnever = true\n";
+    let text = "[[rule]]\ncommand_line = \"*x*y*\"\nuser = 7\nprotect = true\n\
+                [[rule]]\nexe = \"/usr/lib/*/x\"\nnever = true\n";
     let config = Config::parse("test", text).unwrap();
     let subject = Subject {
         pid: Pid::new(4711).unwrap(),

@@ -19,9 +19,8 @@ use super::result::{CommandLine, Cost};
 use super::table::{Counters, DYING_TIME, Reading, SystemConstants};
 use crate::policy::{Exe, Policy, Subject, Verdict};
 
-/// How long reading a command line, or the path of an executable, may take. Most command lines are known before a
-/// victim is needed.
-const TEXT_TIMEOUT: Duration = Duration::from_millis(20);
+/// How long reading a command line may take. Most are known before a victim is needed.
+const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);
 /// Room for cgroup.procs with a line per process, and for status with as many groups as a process can have: 65,536,
 /// of 11 bytes each.
 const FILE_BUFFER_BYTES: usize = 1 << 20;
@@ -218,7 +217,7 @@ impl Examiner {
         });
         let mut command_line = Some(&[][..]);
         if with_command_line && (same.is_none() || detail == Detail::Victim) {
-            let deadline = Instant::now() + TEXT_TIMEOUT;
+            let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
             command_line = self.readers.command_line(reading.memory_tid, deadline, &mut self.command_line);
             reading.command_line_known = command_line.is_some();
             // What a rule asks for may be in the part that was cut off.
@@ -231,10 +230,9 @@ impl Examiner {
             reading.command_line_known = old.command_line_known;
         } else {
             let exe = if reading.exe_known {
-                let path = self.readers.exe(reading.memory_tid, Instant::now() + TEXT_TIMEOUT, &mut self.exe);
+                let path = self.scan.exe(reading.memory_tid, &mut self.exe);
                 // Programs go on when they are updated.
-                let path = path.map(|path| path.strip_suffix(b" (deleted)").unwrap_or(path));
-                path.map_or(Exe::Unreadable, Exe::Path)
+                path.map_or(Exe::Unreadable, |path| Exe::Path(path.strip_suffix(b" (deleted)").unwrap_or(path)))
             } else {
                 Exe::Unread
             };
@@ -256,7 +254,7 @@ impl Examiner {
 
     /// Reads the beginning of a process's command line, if that can be had within a moment.
     pub(super) fn command_line(&mut self, pid: Pid) -> CommandLine {
-        let deadline = Instant::now() + TEXT_TIMEOUT;
+        let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
         let text = self.readers.command_line(pid, deadline, &mut self.command_line).unwrap_or_default();
         let text = text.trim_ascii_end();
         let text = text.strip_suffix(b"\0").unwrap_or(text);

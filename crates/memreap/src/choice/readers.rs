@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Threads that read files for which one may have to wait.
 //!
-//! smaps_rollup, maps, pagemap, the command line and, on some kernels, exe take the lock of the process's memory map,
-//! which may be held for seconds just when memory is short. So a thread reads them, and the caller waits no longer than
-//! its deadline. A thread that is stuck is not used until it has finished, and another one is asked meanwhile.
+//! smaps_rollup, maps, pagemap and the command line take the lock of the process's memory map, which may be held for
+//! seconds just when memory is short. So a thread reads them, and the caller waits no longer than its deadline. A thread
+//! that is stuck is not used until it has finished, and another one is asked meanwhile.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io;
@@ -41,7 +41,6 @@ enum Question {
     /// How much memory it holds by descriptors, as far as that is known by the deadline.
     Held(Pid, Instant),
     CommandLine(Pid),
-    Exe(Pid),
 }
 
 /// What was read.
@@ -154,14 +153,6 @@ impl Readers {
         }
     }
 
-    /// Reads the path of the program that a process runs; `None` when it cannot be read in time.
-    pub(super) fn exe<'b>(&self, pid: Pid, deadline: Instant, buffer: &'b mut [u8]) -> Option<&'b [u8]> {
-        match self.ask(Question::Exe(pid), deadline, buffer) {
-            Answer::Read(Content::Text(len)) => buffer.get(..len),
-            _ => None,
-        }
-    }
-
     fn ask(&self, question: Question, deadline: Instant, text: &mut [u8]) -> Answer<Content> {
         let idle = self.0.iter().find_map(|reader| {
             let request = reader.lock();
@@ -254,7 +245,6 @@ impl Reader {
                 Question::CommandLine(pid) => {
                     scan.process(pid, File::Cmdline, buffer).map(|text| Content::Text(text.len()))
                 }
-                Question::Exe(pid) => scan.exe(pid, buffer).map(|path| Content::Text(path.len())),
                 Question::Sample(process, deadline) => {
                     page_sample::sample(&scan, &process, &mut random, deadline, buffer).map(Content::Counts)
                 }

@@ -53,7 +53,8 @@ fn the_built_in_file_says_the_defaults() {
     let keys = "act.low act.critical act.stall act.cgroups \
                 kill.signal_first kill.grace kill.deadline kill.by_cgroup kill.whole_cgroup \
                 kill.before kill.before_limit kill.before_when_critical \
-                act.polite act.polite_interval warn.desktop warn.command warn.time_limit record.history record.metrics policy.defaults";
+                act.polite act.polite_interval warn.desktop warn.command warn.time_limit \
+                record.history record.metrics policy.defaults";
     let table: toml::Table = BUILT_IN.parse().unwrap();
     let given: Vec<_> = keys.split_whitespace().map(|key| key.split_once('.').unwrap()).collect();
     for (section, key) in &given {

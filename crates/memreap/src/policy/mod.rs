@@ -17,8 +17,8 @@ pub use pattern::Pattern;
 /// such limit, and kills processes that hold nothing if only their oom_score_adj is high enough.
 const MAX_ADJ_FACTOR: f64 = 9.0;
 
-/// Any user can give a process any name (and, in a mount namespace, its program any path), and move it between cgroups below [`USERS_CGROUP`], so what a rule protects
-/// that asks for nothing else is this part of memory and swap at most.
+/// Any user can give a process any name (and, in a mount namespace, its program any path), and move it between cgroups
+/// below [`USERS_CGROUP`], so what a rule protects that asks for nothing else is this part of memory and swap at most.
 const PROTECTED_BY_NAME_DIVISOR: u64 = 8;
 const USERS_CGROUP: &[u8] = b"/user.slice/";
 

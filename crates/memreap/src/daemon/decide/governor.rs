@@ -254,8 +254,8 @@ impl Governor {
         Some(level.of(now.total.saturating_add(now.swap_total)))
     }
 
-    /// Returns how long the daemon can rest when the kernel reports no pressure: for ever, unless the next victim is to be
-    /// asked to end, as the kernel reports pressure only when hardly any memory is free.
+    /// Returns how long the daemon can rest when the kernel reports no pressure: for ever, unless the next victim is to
+    /// be asked to end, as the kernel reports pressure only when hardly any memory is free.
     pub fn longest_rest(&self) -> Option<Duration> {
         let left = self.outlook.headroom.saturating_sub(self.polite_level()?);
         Some(Duration::from_secs_f64(left as f64 / MAX_RATE_BYTES_PER_SECOND).clamp(BLIND_INTERVAL, MAX_POLITE_REST))

@@ -56,15 +56,7 @@ enum State<V, D> {
     /// A victim was asked to end while there is time, and is killed only for a reason.
     Asked { victim: V, at: Duration, grace: Duration },
     /// A victim was chosen for a reason to kill.
-    Chosen { pending: Pending<V> },
-    /// The command that runs before a kill has time until `until` to answer.
-    BeforeKill { pending: Pending<V>, ticket: u32, until: Duration },
-    /// It has freed something: the next sample decides.
-    LookAgain { pending: Pending<V> },
-    /// The command has ended, or there is none.
-    Due { pending: Pending<V>, before: Before },
-    /// A victim was sent the first signal, and is killed at `until`.
-    FirstSignalSent { pending: Pending<V>, before: Before, until: Duration },
+    Chosen { pending: Pending<V>, stage: Stage },
     /// A victim was sent SIGKILL.
     Killed { dying: D, deadline: Duration },
 }
@@ -77,6 +69,36 @@ struct Pending<V> {
     chosen: Duration,
     /// It was sent the first signal.
     asked: bool,
+}
+
+/// What is done about a victim before it is killed.
+#[derive(Clone, Copy)]
+enum Stage {
+    /// Nothing yet.
+    New,
+    /// The command that runs before a kill has time until `until` to answer.
+    CommandRuns { ticket: u32, until: Duration },
+    /// It has freed something: the next sample decides.
+    LookAgain,
+    /// It has ended, or there is none.
+    Due { before: Before },
+    /// The victim was sent the first signal, and is killed at `until`.
+    FirstSignalSent { before: Before, until: Duration },
+}
+
+/// What is next for a victim.
+enum Step {
+    /// That, and to take the next sample after so long, or to go on at once.
+    To(Stage, Option<Duration>),
+    /// The same at once, if it may still be killed.
+    Recheck(Stage),
+    Kill(Before),
+    /// The reason to kill is gone since the command was asked.
+    Avert(Before),
+    /// It did what it was asked for, or another process exited: it may live.
+    Spare,
+    /// It has exited.
+    Exited,
 }
 
 /// A kill of which it is not known yet whether it has helped. Sizes in bytes.
@@ -217,7 +239,7 @@ impl<W: World + ?Sized> Watch<W> {
                         match self.choose(reason, now, world) {
                             Ok(victim) => {
                                 let pending = Pending { victim, reason, chosen: now, asked: false };
-                                self.state = State::Chosen { pending };
+                                self.state = State::Chosen { pending, stage: Stage::New };
                             }
                             Err(pause) => {
                                 self.state = State::Watching { from: now + pause };
@@ -248,8 +270,8 @@ impl<W: World + ?Sized> Watch<W> {
                                 self.state = State::Watching { from: now + pause };
                                 return Some(pause);
                             }
-                            self.state =
-                                State::Chosen { pending: Pending { victim, reason, chosen: now, asked: true } };
+                            let pending = Pending { victim, reason, chosen: now, asked: true };
+                            self.state = State::Chosen { pending, stage: Stage::New };
                             continue;
                         }
                         Advice::Kill(_) => VICTIM_CHECK_INTERVAL,
@@ -260,62 +282,37 @@ impl<W: World + ?Sized> Watch<W> {
                     self.state = State::Asked { victim, at, grace };
                     return Some(pause);
                 }
-                State::Chosen { pending } => match self.ask_before(&pending, &common.settings, world) {
-                    Ok(ticket) => {
-                        let until = world.now() + common.settings.before_limit;
-                        self.state = State::BeforeKill { pending, ticket, until };
-                        return Some(BEFORE_CHECK_INTERVAL);
-                    }
-                    Err(before) => self.state = State::Due { pending, before },
-                },
-                State::BeforeKill { pending, ticket, until } => {
-                    let before = match world.answer(ticket) {
-                        Some(before) => before,
-                        None if now >= until => Before::TimedOut,
-                        None if self.is_too_late_for(&common.settings) => Before::Skipped,
-                        None => {
-                            self.state = State::BeforeKill { pending, ticket, until };
-                            return Some(BEFORE_CHECK_INTERVAL.min(until - now));
+                State::Chosen { mut pending, stage } => {
+                    match self.next_step(&mut pending, stage, advice, common, world) {
+                        Step::To(stage, pause) => {
+                            self.state = State::Chosen { pending, stage };
+                            if pause.is_some() {
+                                return pause;
+                            }
                         }
-                    };
-                    if before == Before::Freed && self.averted_in_a_row(now) < MAX_AVERTED {
-                        // This sample may be older than what was freed.
-                        self.state = State::LookAgain { pending };
-                        return Some(BEFORE_CHECK_INTERVAL);
+                        Step::Recheck(stage) => {
+                            let Pending { victim, reason, chosen, asked } = pending;
+                            match world.recheck(victim, now.saturating_sub(chosen)) {
+                                Some(victim) => {
+                                    let pending = Pending { victim, reason, chosen, asked };
+                                    self.state = State::Chosen { pending, stage };
+                                }
+                                None => self.attempt = None,
+                            }
+                        }
+                        Step::Kill(before) => self.kill(pending.victim, pending.reason, before, common, world),
+                        Step::Avert(before) => {
+                            self.averted = (self.averted_in_a_row(now) + 1, now);
+                            self.attempt = None;
+                            world.averted(pending.victim, pending.reason, before, &self.governor);
+                        }
+                        Step::Spare => {}
+                        Step::Exited => {
+                            self.governor.victim_died();
+                            self.state = State::Watching { from: now + SETTLE_TIME };
+                            return Some(VICTIM_CHECK_INTERVAL);
+                        }
                     }
-                    let is_over = !self.governor.is_low() && !matches!(advice, Advice::Kill(_));
-                    self.go_on(pending, before, is_over, world);
-                }
-                State::LookAgain { pending } => {
-                    self.go_on(pending, Before::Freed, !matches!(advice, Advice::Kill(_)), world);
-                }
-                State::Due { pending, before } => match world.signal_first(&pending.victim, signal_first) {
-                    Some(first) if !self.governor.is_critical() && !pending.asked => {
-                        world.send_first_signal(&pending.victim, first.signal.signal());
-                        self.state = State::FirstSignalSent { pending, before, until: now + first.grace };
-                        return Some(VICTIM_CHECK_INTERVAL.min(first.grace));
-                    }
-                    // When memory is critical there is no time for a first signal.
-                    _ => self.kill(pending.victim, pending.reason, before, common, world),
-                },
-                State::FirstSignalSent { pending, before, until } => {
-                    if world.has_exited(&pending.victim) {
-                        self.governor.victim_died();
-                        self.state = State::Watching { from: now + SETTLE_TIME };
-                        return Some(VICTIM_CHECK_INTERVAL);
-                    }
-                    if !self.governor.is_low() && !matches!(advice, Advice::Kill(_)) {
-                        // It did what it was asked for, or another process exited: it may live.
-                        continue;
-                    }
-                    if now < until && !self.governor.is_critical() {
-                        self.state = State::FirstSignalSent { pending, before, until };
-                        return Some(VICTIM_CHECK_INTERVAL.min(until - now));
-                    }
-                    let Pending { victim, reason, chosen, .. } = pending;
-                    // It may be exempt by now, or one that is may have joined its cgroup.
-                    let Some(victim) = world.recheck(victim, now.saturating_sub(chosen)) else { continue };
-                    self.kill(victim, reason, before, common, world);
                 }
                 State::Killed { mut dying, deadline } => match world.progress(&mut dying, sample) {
                     Progress::Dying if now < deadline => {
@@ -373,18 +370,60 @@ impl<W: World + ?Sized> Watch<W> {
         world.ask_before(&pending.victim, pending.reason, &self.governor, settings.before_limit)
     }
 
-    /// Decides about a victim after the command that runs before a kill: spares it when the reason is over.
-    fn go_on(&mut self, pending: Pending<W::Victim>, before: Before, is_over: bool, world: &mut W) {
-        let Pending { victim, reason, chosen, asked } = pending;
-        let now = self.last.at;
-        if is_over {
-            self.averted = (self.averted_in_a_row(now) + 1, now);
-            self.attempt = None;
-            world.averted(victim, reason, before, &self.governor);
-        } else if let Some(victim) = world.recheck(victim, now.saturating_sub(chosen)) {
-            self.state = State::Due { pending: Pending { victim, reason, chosen, asked }, before };
-        } else {
-            self.attempt = None;
+    /// Decides what is next for a victim, by the last sample.
+    fn next_step(
+        &self,
+        pending: &mut Pending<W::Victim>,
+        stage: Stage,
+        advice: Advice,
+        common: &Common,
+        world: &mut W,
+    ) -> Step {
+        let (now, settings) = (self.last.at, &common.settings);
+        let is_reason_gone = !matches!(advice, Advice::Kill(_));
+        match stage {
+            Stage::New => match self.ask_before(pending, settings, world) {
+                Ok(ticket) => {
+                    let until = world.now() + settings.before_limit;
+                    Step::To(Stage::CommandRuns { ticket, until }, Some(BEFORE_CHECK_INTERVAL))
+                }
+                Err(before) => Step::To(Stage::Due { before }, None),
+            },
+            Stage::CommandRuns { ticket, until } => {
+                let before = match world.answer(ticket) {
+                    Some(before) => before,
+                    None if now >= until => Before::TimedOut,
+                    None if self.is_too_late_for(settings) => Before::Skipped,
+                    None => return Step::To(stage, Some(BEFORE_CHECK_INTERVAL.min(until - now))),
+                };
+                match before {
+                    // This sample may be older than what was freed.
+                    Before::Freed if self.averted_in_a_row(now) < MAX_AVERTED => {
+                        Step::To(Stage::LookAgain, Some(BEFORE_CHECK_INTERVAL))
+                    }
+                    _ if is_reason_gone && !self.governor.is_low() => Step::Avert(before),
+                    _ => Step::Recheck(Stage::Due { before }),
+                }
+            }
+            Stage::LookAgain if is_reason_gone => Step::Avert(Before::Freed),
+            Stage::LookAgain => Step::Recheck(Stage::Due { before: Before::Freed }),
+            Stage::Due { before } => match world.signal_first(&pending.victim, settings.signal_first) {
+                Some(first) if !self.governor.is_critical() && !pending.asked => {
+                    world.send_first_signal(&pending.victim, first.signal.signal());
+                    pending.asked = true;
+                    let stage = Stage::FirstSignalSent { before, until: now + first.grace };
+                    Step::To(stage, Some(VICTIM_CHECK_INTERVAL.min(first.grace)))
+                }
+                // When memory is critical there is no time for a first signal.
+                _ => Step::Kill(before),
+            },
+            Stage::FirstSignalSent { .. } if world.has_exited(&pending.victim) => Step::Exited,
+            Stage::FirstSignalSent { .. } if is_reason_gone && !self.governor.is_low() => Step::Spare,
+            Stage::FirstSignalSent { until, .. } if now < until && !self.governor.is_critical() => {
+                Step::To(stage, Some(VICTIM_CHECK_INTERVAL.min(until - now)))
+            }
+            // It may be exempt by now, or one that is may have joined its cgroup.
+            Stage::FirstSignalSent { before, .. } => Step::Recheck(Stage::Due { before }),
         }
     }
 

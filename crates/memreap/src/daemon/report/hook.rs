@@ -57,8 +57,8 @@ impl Hook {
         self.helper.configure(&config::Warn { desktop: false, command, time_limit })
     }
 
-    /// Has the command run for a kill that is due, for `limit` at most. Returns a ticket for the answer; `None` when the
-    /// helper is gone or far behind. Does not wait, and allocates nothing.
+    /// Has the command run for a kill that is due, for `limit` at most. Returns a ticket for the answer; `None` when
+    /// the helper is gone or far behind. Does not wait, and allocates nothing.
     pub fn ask(&mut self, kill: &KillRecord, limit: Duration) -> Option<u32> {
         self.last_ticket = self.last_ticket.wrapping_add(1);
         let until = u64::try_from((monotonic() + limit).as_micros()).unwrap_or(u64::MAX);
@@ -90,8 +90,8 @@ impl Hook {
     }
 }
 
-/// What the helper answers when the command has exited with this status, was ended after its time (`Ok(None)`), or could
-/// not be run.
+/// What the helper answers when the command has exited with this status, was ended after its time (`Ok(None)`), or
+/// could not be run.
 pub(super) fn answer(ticket: [u8; 4], ran: &io::Result<Option<i32>>) -> [u8; ANSWER_BYTES] {
     let before = match ran {
         Ok(Some(GO_ON_STATUS)) => Before::Passed,

@@ -145,8 +145,8 @@ impl Event {
         Self::with_head(&[EVENT_TAG], event, pid, comm, uid, bytes)
     }
 
-    /// A kill that is due: who it is, with a ticket for the answer, which is of use until a time of [`hook::monotonic`],
-    /// in microseconds.
+    /// A kill that is due: who it is, with a ticket for the answer, which is of use until a time of
+    /// [`hook::monotonic`], in microseconds.
     pub(super) fn before(ticket: u32, until_us: u64, kill: &KillRecord) -> Self {
         let mut head = Text::<13>::new();
         head.push(&[BEFORE_TAG]);

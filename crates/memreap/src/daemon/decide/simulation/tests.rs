@@ -227,7 +227,7 @@ fn who_was_asked_is_spared_when_exempt_by_then() {
     assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![]));
 }
 
-/// A machine with a database that needs a second to flush when it is asked to end, and a leak beside it that is smaller.
+/// A machine with a database that needs a second to flush when it is asked to end, and a leak that is smaller.
 fn flushing(polite: bool, rate: u64) -> (Run, u64) {
     let config = if polite { "act.polite = '8%'" } else { "" };
     let mut run = Run::new(0.5, &Config::parse("c", config).unwrap());
