@@ -18,6 +18,9 @@ use crate::kernel::topics::{self, Topic};
 use crate::kernel::{Tree, Variant, build, config, make};
 use crate::progress::Step;
 
+/// Linux 7.3 asks for C23's `__typeof_unqual__`, which Debian's sparse 0.6.4 does not know.
+const SPARSE: &str = "CHECK=sparse -D__typeof_unqual__=__typeof__";
+
 /// Where sparse reports of a topic's file what it reports of stock's, for another function: the conditional locking of
 /// folios_put_refs(), in mm/folio.c since 7.3, and of swap clusters, any use of folio_walk_start(), and the inline
 /// function that reads the counter of dump_task().
@@ -209,7 +212,12 @@ impl Lint<'_> {
             // mm/memcontrol-v1.c does not compile without it.
             let unmet = self.configure(&target, &["MEMCG_V1=y".to_owned()])?;
             self.report("the configuration with MEMCG_V1", &unmet);
-            found.push(messages(&self.compile(&target, objects, &["W=1", "C=1"])?, tree));
+            let output = self.compile(&target, objects, &["W=1", "C=1", SPARSE])?;
+            // Else make only warns, and checks nothing.
+            let refused: Vec<String> =
+                output.iter().filter(|line| line.contains("C=1 specified, but")).cloned().collect();
+            self.report("sparse is one that the kernel takes", &refused);
+            found.push(messages(&output, tree));
         }
         let [before, now] = [&found[0], &found[1]];
         let title = format!("sparse and W=1, beyond {} on stock", before.len());
