@@ -351,7 +351,7 @@ static bool calls(void)
 		if (!goes(page))
 			continue;
 		begin = now_ns();
-		*(volatile char *)(mem + page * PAGE);
+		__atomic_load_n(mem + page * PAGE, __ATOMIC_RELAXED);
 		took[n++] = (now_ns() - begin) / 1e3;
 	}
 	munmap(mem, TABLES * table);
@@ -362,7 +362,7 @@ static bool calls(void)
 	return true;
 }
 
-static unsigned int number(const char *text, unsigned int max)
+static unsigned int parse(const char *text, unsigned int max)
 {
 	char *end;
 	unsigned long value = strtoul(text, &end, 10);
@@ -384,13 +384,13 @@ int main(int argc, char **argv)
 	while ((c = getopt(argc, argv, "n:m:s:xa:ph")) != -1) {
 		switch (c) {
 		case 'n':
-			opt.victims = number(optarg, MAX_VICTIMS);
+			opt.victims = parse(optarg, MAX_VICTIMS);
 			break;
 		case 'm':
-			opt.mib = number(optarg, 4096);
+			opt.mib = parse(optarg, 4096);
 			break;
 		case 's':
-			opt.percent = number(optarg, 100);
+			opt.percent = parse(optarg, 100);
 			break;
 		case 'x':
 			opt.scattered = true;
