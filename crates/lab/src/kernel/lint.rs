@@ -21,6 +21,9 @@ use crate::progress::Step;
 /// Linux 7.3 asks for C23's `__typeof_unqual__`, which Debian's sparse 0.6.4 does not know.
 const SPARSE: &str = "CHECK=sparse -D__typeof_unqual__=__typeof__";
 
+/// What it says of MODULE_LICENSE() and its like in 7.3, in each file that has them. The compiler says the same if it is so.
+const OF_SPARSE_ITSELF: &str = "error: bad constant expression";
+
 /// Where sparse reports of a topic's file what it reports of stock's, for another function: the conditional locking of
 /// folios_put_refs(), in mm/folio.c since 7.3, and of swap clusters, any use of folio_walk_start(), and the inline
 /// function that reads the counter of dump_task().
@@ -299,7 +302,11 @@ fn is_sourced_name(line: &str, mail: &str) -> bool {
 fn messages(output: &[String], tree: &Path) -> Vec<String> {
     let Some(patterns) = PATTERNS.as_ref() else { return output.to_vec() };
     let tree = format!("{}/", tree.display());
-    let is_message = |line: &&String| patterns.message.is_match(line) && !line.contains(": note: in included file");
+    let is_message = |line: &&String| {
+        patterns.message.is_match(line)
+            && !line.contains(": note: in included file")
+            && !line.ends_with(OF_SPARSE_ITSELF)
+    };
     let plain = |line: &String| {
         let line = line.replace(&tree, "");
         patterns.place.replacen(line.trim_start_matches("../"), 1, ": ").into_owned()
