@@ -63,6 +63,11 @@ impl Arch {
         if self.is_x86() { "x86" } else { "arm64" }
     }
 
+    /// Returns Debian's name for it.
+    pub(crate) fn debian_name(self) -> &'static str {
+        if self.is_x86() { "amd64" } else { "arm64" }
+    }
+
     /// Returns the makefile target of the bootable image.
     pub(crate) fn image_target(self) -> &'static str {
         if self.is_x86() { "bzImage" } else { "Image" }

@@ -29,6 +29,7 @@ use lab::checks::kunit::{self, KunitOptions};
 use lab::checks::selftests::{self, SelftestOptions};
 use lab::checks::soak::{self, SoakOptions};
 use lab::context::Context;
+use lab::kernel::deb::{self, DebOptions};
 use lab::kernel::source;
 use lab::progress::Progress;
 use lab::{debian, host};
@@ -70,6 +71,7 @@ enum Command {
     Report(report::ReportArgs),
     Boot(boot::BootArgs),
     Build(build::BuildArgs),
+    KernelDeb(DebOptions),
     Kunit(KunitOptions),
     Selftests(SelftestOptions),
     Soak(SoakOptions),
@@ -112,6 +114,10 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Report(args) => report::run(&ctx, &args),
         Command::Boot(args) => boot::run(&ctx, args),
         Command::Build(args) => build::run(&ctx, &args),
+        Command::KernelDeb(options) => {
+            deb::packages(&ctx, &options)?.iter().for_each(|package| println!("{}", package.display()));
+            Ok(0)
+        }
         Command::Kunit(options) => Ok(finding_unless(kunit::run(&ctx, &options)?)),
         Command::Selftests(options) => Ok(finding_unless(selftests::run(&ctx, &options)?)),
         Command::Soak(options) => Ok(finding_unless(soak::run(&ctx, &options)?)),

@@ -14,7 +14,7 @@ mod process;
 pub use files::{Staging, files_below, lock, made_once, remove_any, write_atomically};
 pub use interrupt::{allow_many_files, exit_cleanly_on_interrupt};
 pub use packages::{
-    HOSTED_TEST_PACKAGES, KERNEL_BUILD_PACKAGES, LINT_PACKAGES, Pkg, Probe, SERIES_PACKAGES, SOURCE_PACKAGES, as_root,
-    cross_packages, ensure_packages, find_tool, guest_packages, refresh_apt_lists,
+    HOSTED_TEST_PACKAGES, KERNEL_BUILD_PACKAGES, KERNEL_DEB_PACKAGES, LINT_PACKAGES, Pkg, Probe, SERIES_PACKAGES,
+    SOURCE_PACKAGES, as_root, cross_packages, ensure_packages, find_tool, guest_packages, refresh_apt_lists,
 };
 pub use process::{Child, command_text, cpus, output, run_logged, run_step, shell_quoted, spawn, tail, tool};

@@ -74,6 +74,16 @@ pub const KERNEL_BUILD_PACKAGES: &[Pkg] = &[
     Pkg::tool("patch", "patch"),
 ];
 
+/// What the kernel's `bindeb-pkg` needs besides.
+pub const KERNEL_DEB_PACKAGES: &[Pkg] = &[
+    Pkg::tool("dpkg-dev", "dpkg-buildpackage"),
+    Pkg::tool("debhelper", "dh_builddeb"),
+    Pkg::tool("rsync", "rsync"),
+    // The key that signs modules.
+    Pkg::tool("openssl", "openssl"),
+    Pkg::tool("python3", "python3"),
+];
+
 /// The packages for unpacking the kernel's source, besides apt.
 pub const SOURCE_PACKAGES: &[Pkg] =
     &[Pkg::tool("xz-utils", "xz"), Pkg::tool("tar", "tar"), Pkg::tool("dpkg", "dpkg-deb")];

@@ -18,7 +18,7 @@ use crate::kernel::series;
 use crate::kernel::topics::Topic;
 
 /// Requests for the topics' symbols, and for their KUnit tests in the debug and KCSAN variants.
-fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
+pub(super) fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
         Variant::Debug | Variant::Kcsan | Variant::Rt => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
         Variant::Slim | Variant::Faceoff => Vec::new(),

@@ -7,11 +7,12 @@
 //! source, all paths that the compiler sees are relative (`../mm/mmap.c`), so ccache hits across trees.
 //!
 //! [`source`] fetches Debian's source, [`topics`] applies our changes, [`build()`] builds, [`patches`] exports
-//! the topics, [`lint`] checks their code. [`user`] builds kernels from sources of the user's.
+//! the topics, [`lint`] checks their code. [`user`] builds kernels from sources of the user's, [`deb`] packages.
 
 mod apt;
 mod build;
 mod config;
+pub mod deb;
 mod kinds;
 pub mod lint;
 mod make;

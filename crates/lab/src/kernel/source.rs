@@ -191,14 +191,7 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
 
     let what = format!("{} {}", ctx.series.package, version.full);
     let step = ctx.progress.step(&format!("downloading {what}"));
-    let (apt, _) = Apt::having(ctx);
-    if let Err(e) = download(ctx, &apt, version, package.path(), &step) {
-        // Mirrors remove old packages, so the download fails if apt's lists are old.
-        if !apt.refresh(ctx).unwrap_or(false) {
-            return Err(e);
-        }
-        download(ctx, &apt, version, package.path(), &step)?;
-    }
+    download(ctx, &format!("{}={}", ctx.series.package, version.full), package.path(), &step)?;
     step.done("downloaded");
 
     let step = ctx.progress.step(&format!("unpacking {what}"));
@@ -210,12 +203,20 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
     Ok(source)
 }
 
-fn download(ctx: &Context, apt: &Apt, version: &PackageVersion, into: &Path, step: &Step) -> Result<()> {
-    let what = format!("{}={}", ctx.series.package, version.full);
-    let mut command = apt.command("apt-get");
-    command.args(["-q", "download", &what]).current_dir(into);
-    host::run_step(step, &mut command, &ctx.out.join("logs/download.log"))
-        .with_context(|| format!("cannot download {what}"))
+/// Downloads a package, `NAME` or `NAME=VERSION`, to a folder, from where the series' source is.
+///
+/// # Errors
+/// When apt does not offer it, or cannot get it.
+pub(super) fn download(ctx: &Context, what: &str, into: &Path, step: &Step) -> Result<()> {
+    let (apt, _) = Apt::having(ctx);
+    let attempt = || {
+        let mut command = apt.command("apt-get");
+        command.args(["-q", "download", what]).current_dir(into);
+        host::run_step(step, &mut command, &ctx.out.join("logs/download.log"))
+            .with_context(|| format!("cannot download {what}"))
+    };
+    // Mirrors remove old packages, so the download fails if apt's lists are old.
+    attempt().or_else(|e| if apt.refresh(ctx).unwrap_or(false) { attempt() } else { Err(e) })
 }
 
 /// How tar unpacks to the folder `$1`. It shows how far it is.

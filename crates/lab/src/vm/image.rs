@@ -229,7 +229,7 @@ fn busybox(ctx: &Context) -> Result<PathBuf> {
             -o Dir::State::status="$PWD/apt/status" -o Dir::Cache="$PWD/apt"
         apt-get "$@" update; apt-get "$@" download busybox-static
         dpkg-deb -x busybox-static_*.deb .; rm -r apt *.deb"#;
-    let debian = if ctx.arch.is_x86() { "amd64" } else { "arm64" };
+    let debian = ctx.arch.debian_name();
     let home = ctx.cache.join(format!("busybox-{debian}"));
     host::made_once(ctx, &home, |staging| {
         let step = ctx.progress.step(&format!("downloading busybox for {debian}"));
