@@ -41,11 +41,11 @@ const NO_DEBUG_INFO: &str = "\
 CONFIG_DEBUG_INFO_NONE=y
 ";
 
-// The objects of ten options that are built in, or modules, by those of Debian's two configurations of 6.12; and what an
-// object takes.
+// How many objects ten options have that are built in, or modules, in Debian's configurations of 6.12; what each object
+// takes.
 const OBJECTS_PER_10_BUILT_IN: usize = 16;
 const OBJECTS_PER_10_MODULES: usize = 25;
-const CPU_MS_PER_OBJECT: usize = 1100;
+const CPU_MS_PER_OBJECT: usize = 1200;
 const KIB_PER_OBJECT: usize = 250;
 /// How many times as much time and disk it takes with debug information.
 const DEBUG_INFO_TIME_FACTOR: usize = 2;
@@ -69,7 +69,7 @@ pub struct DebOptions {
     /// Only with the modules that are loaded here, or that a file has, which lsmod wrote on another machine
     #[arg(long, value_name = "FILE", require_equals = true)]
     pub localmod: Option<Option<PathBuf>>,
-    /// Keep debug information and BTF, where the configuration has them: twice the time, six times the disk
+    /// Keep debug information and BTF, where the configuration has them: about twice the time, six times the disk
     #[arg(long)]
     pub debug_info: bool,
     /// The number at the end of the release; count up to have two builds of one kernel installed
@@ -235,8 +235,8 @@ fn modules(file: Option<&Path>) -> Result<String> {
     Ok(names.join("\n") + "\n")
 }
 
-/// Writes `work/.config`: `config`, with the kernel's defaults for what that does not say; if `modules` are given, of all
-/// modules only these. Returns it.
+/// Writes `work/.config`: `config`, with the kernel's defaults for what that does not say, and of all modules only
+/// `modules`, if they are given. Returns it.
 fn configure(
     ctx: &Context,
     tree: &Path,
@@ -290,11 +290,12 @@ fn announce(ctx: &Context, config: &str, work: &Path) -> Result<()> {
     let (cpus, shown) = (host::cpus(), work.display());
     ensure!(
         free_kib >= needed_kib,
-        "{shown}: {free} of disk are free, and about {objects} files need {needed}; set MEMREAP_CACHE to a larger disk, or \
-         give --localmod"
+        "{shown}: {free} of disk are free, and about {objects} files need {needed}; set MEMREAP_CACHE to a larger one, \
+         or give --localmod"
     );
     ctx.progress.note(&format!(
-        "about {objects} files to compile: {time} on {cpus} CPUs unless ccache has them, and {needed} of the {free} in {shown}"
+        "about {objects} files to compile: {time} on {cpus} CPUs unless ccache has them, and {needed} of the {free} in \
+         {shown}"
     ));
     Ok(())
 }
