@@ -31,7 +31,7 @@ else
     echo "systemd-analyze is not installed: memreap.service was not checked"
 fi
 
-for script in chart-test.sh deb.sh deb-test.sh dist.sh install.sh prometheus-test.sh render.sh stage.sh examples/kubernetes-event.sh; do sh -n "$script"; done
+for script in chart-test.sh deb.sh deb-test.sh dist.sh install.sh kernel-deb-test.sh prometheus-test.sh render.sh stage.sh examples/kubernetes-event.sh; do sh -n "$script"; done
 bash -n PKGBUILD
 if command -v rpmlint >/dev/null; then
     rpmlint memreap.spec

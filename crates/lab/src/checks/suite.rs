@@ -16,6 +16,7 @@ use crate::arch::Arch;
 use crate::checks::{passes, times};
 use crate::content::Content;
 use crate::context::Context;
+use crate::debian;
 use crate::host::{self, Pkg};
 use crate::kernel::{patches, series, source};
 use crate::progress::elapsed;
@@ -82,6 +83,7 @@ impl Check {
         match self.name {
             name if NONE.contains(&name) => Vec::new(),
             "hosted" => host::HOSTED_TEST_PACKAGES.to_vec(),
+            "kernel-deb" => [host::guest_packages(arch), debian::PACKAGES].concat(),
             _ => [host::KERNEL_BUILD_PACKAGES, host::guest_packages(arch), host::SERIES_PACKAGES, lints].concat(),
         }
     }
@@ -121,6 +123,8 @@ const CHECKS: &[Check] = &[
         "lab --series 7.3 patches --check --out target/lab/patches-7.3"),
     check("upstream", &[Tier::Full], "the patches for upstream apply and build one by one",
         "lab --series 7.3 patches --upstream --check --out target/lab/upstream"),
+    check("kernel-deb", &[Tier::Full], "the changed kernel as a package: installed beside Debian's, booted, removed",
+        "packaging/kernel-deb-test.sh"),
     check("static", &[Tier::Test], "the topics' code: checkpatch, sparse, W=1",
         "lab static").reuse(Reuse::ByContent(&["gcc", "sparse"])),
     check("static-configs", &[Tier::Full], "the same, and in rare configurations",
