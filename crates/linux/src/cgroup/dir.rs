@@ -44,10 +44,16 @@ impl Cgroup {
     /// # Errors
     /// When they cannot be read.
     pub fn for_each_process(&self, mut each: impl FnMut(Pid)) -> Result<(), Failure> {
+        self.for_each_member(|pid| pid.into_iter().for_each(&mut each))
+    }
+
+    /// As [`Cgroup::for_each_process`], also with those outside of the caller's PID namespace: `None` for each.
+    ///
+    /// # Errors
+    /// When they cannot be read.
+    pub fn for_each_member(&self, mut each: impl FnMut(Option<Pid>)) -> Result<(), Failure> {
         self.0.for_each_line(c"cgroup.procs", &mut [0; 4096], |line| {
-            if let Some(pid) = std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()) {
-                each(pid);
-            }
+            each(std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()));
             true
         })
     }

@@ -30,7 +30,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mm::MlockAllFlags;
 
-use super::method::Method;
+use super::method::{Method, kill_cgroup};
 use super::prestarted::{STACK_BYTES, raise_priority, warm_up};
 use super::victim::{Epoch, MIN_RETRY_PAUSE, Outcome, TrackedVictim, Victim};
 
@@ -371,14 +371,11 @@ impl Shared {
     /// Has the kernel kill all of a cgroup, and returns whether it did.
     fn send_to_all(&self, whole: &Whole<'_>) -> bool {
         let at_ns = self.now_ns();
-        let is_expedited = self.method == Method::Expedite && whole.cgroup.kill_expedited().is_ok();
-        let is_killed = is_expedited || whole.cgroup.kill().is_ok();
-        if is_killed {
-            let is_in = |victim: &&TrackedVictim| whole.victims.binary_search(&victim.position).is_ok();
-            let victims = self.victims.iter().filter(is_in).filter(|victim| victim.awaits_sigkill());
-            victims.for_each(|victim| victim.record_sigkill(at_ns, is_expedited));
-        }
-        is_killed
+        let Ok(is_expedited) = kill_cgroup(whole.cgroup, self.method) else { return false };
+        let is_in = |victim: &&TrackedVictim| whole.victims.binary_search(&victim.position).is_ok();
+        let victims = self.victims.iter().filter(is_in).filter(|victim| victim.awaits_sigkill());
+        victims.for_each(|victim| victim.record_sigkill(at_ns, is_expedited));
+        true
     }
 
     fn send(&self, victim: &TrackedVictim) {

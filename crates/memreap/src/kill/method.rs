@@ -2,6 +2,8 @@
 //! How the memory of a killed process comes back.
 
 use linux::PidFd;
+use linux::cgroup::Cgroup;
+use linux::dir::Failure;
 use linux::pidfd::{self, Signal};
 
 /// How the memory of a killed process comes back.
@@ -55,4 +57,16 @@ pub(crate) fn send_sigkill(pidfd: &PidFd, method: Method) -> linux::Result<bool>
         }
     }
     pidfd.send_signal(Signal::KILL).map(|()| false)
+}
+
+/// Kills all processes of a cgroup and below at once; with [`Method::Expedite`] it asks the kernel to free their memory
+/// as part of the kill. Returns whether the kernel does.
+///
+/// # Errors
+/// As [`Cgroup::kill`]; nobody was killed then.
+pub(crate) fn kill_cgroup(cgroup: &Cgroup, method: Method) -> Result<bool, Failure> {
+    if method == Method::Expedite && cgroup.kill_expedited().is_ok() {
+        return Ok(true);
+    }
+    cgroup.kill().map(|()| false)
 }

@@ -23,7 +23,7 @@ use linux::pidfd::Signal;
 use linux::process::{State, pids};
 use linux::{Dir, Pid, PidFd, Process, Root, escape};
 
-use super::target::{Problem, ProblemKind, Target, open_target};
+use super::target::{Problem, ProblemKind, Target, open_target, threads};
 use crate::users;
 
 /// How long to wait for those that were sent SIGSTOP and wait for something in the kernel: it can take for ever, as
@@ -343,9 +343,7 @@ enum Activity {
 }
 
 fn activity(root: &Root, pid: Pid) -> Activity {
-    let Ok(tasks) = std::fs::read_dir(root.proc().join(pid.to_string()).join("task")) else { return Activity::None };
-    let tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    let stats = tids.filter_map(|tid| Process::open(root, tid).and_then(|thread| thread.stat()).ok());
+    let stats = threads(root, pid).filter_map(|thread| thread.stat().ok());
     let activities = stats.map(|stat| match stat.state {
         State::Zombie | State::Other(b'T' | b't' | b'X') => Activity::None,
         State::Other(b'D') => Activity::Waits,
@@ -394,12 +392,9 @@ fn list(cgroup: &Cgroup, path: &[u8]) -> Result<Listed, Problem> {
 }
 
 fn add_members(cgroup: &Cgroup, listed: &mut Listed) -> Result<(), Failure> {
-    cgroup.dir().for_each_line(c"cgroup.procs", &mut [0; 4096], |line| {
-        match std::str::from_utf8(line).ok().and_then(|line| line.parse().ok()) {
-            Some(pid) => listed.pids.push(pid),
-            None => listed.unseen += 1,
-        }
-        true
+    cgroup.for_each_member(|pid| match pid {
+        Some(pid) => listed.pids.push(pid),
+        None => listed.unseen += 1,
     })
 }
 

@@ -170,7 +170,6 @@ pub struct Selection {
     /// What names many.
     pub sets: Vec<Set>,
     protected: Protected,
-    force: bool,
 }
 
 /// Checks that /proc is this PID namespace's: a pidfd is opened by an ID in this one, and read is what has that ID in
@@ -195,8 +194,7 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
         targets: Vec::new(),
         problems: Vec::new(),
         sets: Vec::new(),
-        protected: Protected::find(root),
-        force: rules.force,
+        protected: Protected::find(root, rules.force),
     };
     for selector in selectors {
         let about = |problem| Problem { target: Some(selector.to_string()), ..problem };
@@ -215,7 +213,7 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
         match found {
             Ok(targets) => {
                 for target in targets {
-                    match selection.check(&target) {
+                    match selection.protected.check(&target) {
                         Ok(()) => selection.add(target),
                         Err(problem) => selection.problems.push(about(problem)),
                     }
@@ -230,7 +228,7 @@ pub fn select(root: &Root, selectors: &[Selector], rules: Rules) -> Selection {
 impl Selection {
     /// Finds the processes of a set, without any effect on them.
     fn add_set(&mut self, root: &Root, name: &SetName) -> Result<(), Problem> {
-        let set = Set::open(root, name, |target| self.check(target))?;
+        let set = Set::open(root, name, |target| self.protected.check(target))?;
         self.sets.push(set);
         let known = self.targets.len() + self.problems.len();
         self.search(root, self.sets.len() - 1)?;
@@ -242,11 +240,8 @@ impl Selection {
 
     /// Adds the processes of a set that have come since they were last searched for. Returns how many.
     fn search(&mut self, root: &Root, index: usize) -> Result<usize, Problem> {
-        let mut set = self.sets.remove(index);
-        let found = set.search(root, |target| self.check(target));
-        let name = set.name().to_string();
-        self.sets.insert(index, set);
-        let found = found?;
+        let found = self.sets[index].search(root, |target| self.protected.check(target))?;
+        let name = self.sets[index].name().to_string();
         let count = found.len();
         for found in found {
             match found {
@@ -294,14 +289,6 @@ impl Selection {
     /// Has those go on that were stopped.
     pub fn release(&mut self) {
         self.sets.iter_mut().for_each(Set::release);
-    }
-
-    /// Says what is against killing a process.
-    fn check(&self, target: &Target) -> Result<(), Problem> {
-        self.protected
-            .check(target, self.force)
-            .and_then(|()| permitted(target))
-            .map_err(|problem| Problem { pid: Some(target.facts.pid.get()), ..problem })
     }
 
     fn add(&mut self, target: Target) {
@@ -428,11 +415,14 @@ impl Facts {
 
 /// The status of a thread that still has the process's memory.
 fn other_thread(root: &Root, pid: Pid) -> Option<Status> {
-    let tasks = fs::read_dir(root.proc().join(pid.to_string()).join("task")).ok()?;
-    tasks
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter_map(|tid| Process::open(root, tid).ok()?.status().ok())
-        .find(|status| status.tgid == pid && status.has_memory)
+    threads(root, pid).filter_map(|thread| thread.status().ok()).find(|status| status.tgid == pid && status.has_memory)
+}
+
+/// The threads of a process; none if it is gone.
+pub(super) fn threads(root: &Root, pid: Pid) -> impl Iterator<Item = Process> {
+    let tasks = fs::read_dir(root.proc().join(pid.to_string()).join("task"));
+    let tids = tasks.into_iter().flatten().filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    tids.filter_map(|tid| Process::open(root, tid).ok())
 }
 
 /// Whether the caller may signal it.
@@ -574,6 +564,8 @@ fn base_name(path: &[u8]) -> &[u8] {
 struct Protected {
     /// See [`ancestry`].
     ancestry: Vec<Pid>,
+    /// That is given.
+    force: bool,
 }
 
 /// Returns the caller itself, then its parent and so on.
@@ -591,16 +583,22 @@ pub(crate) fn ancestry(root: &Root) -> Vec<Pid> {
 }
 
 impl Protected {
-    fn find(root: &Root) -> Self {
-        Self { ancestry: ancestry(root) }
+    fn find(root: &Root, force: bool) -> Self {
+        Self { ancestry: ancestry(root), force }
     }
 
-    fn check(&self, target: &Target, force: bool) -> Result<(), Problem> {
+    /// Says what is against killing a process.
+    fn check(&self, target: &Target) -> Result<(), Problem> {
+        let found = self.check_identity(target).and_then(|()| permitted(target));
+        found.map_err(|problem| Problem { pid: Some(target.facts.pid.get()), ..problem })
+    }
+
+    fn check_identity(&self, target: &Target) -> Result<(), Problem> {
         let pid = target.facts.pid;
         let who = if target.facts.kernel_thread {
             let text = format!("{} is a kernel thread, which cannot be killed", target.facts.label());
             return Err(Problem::new(ProblemKind::KernelThread, text));
-        } else if force {
+        } else if self.force {
             return Ok(());
         } else if pid.get() == 1 {
             "the init process"

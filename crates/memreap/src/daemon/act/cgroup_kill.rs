@@ -7,7 +7,7 @@ use linux::cgroup::Cgroup;
 use linux::dir::Failure;
 
 use crate::kill::Method;
-use crate::kill::method::send_sigkill;
+use crate::kill::method::{kill_cgroup, send_sigkill};
 
 /// How often the processes of a cgroup that is killed one by one are listed.
 const PASSES: usize = 4;
@@ -20,8 +20,7 @@ const MAX_LEVELS: usize = 16;
 /// freed by it where it can do that, too. Returns whether it did, or whether there were any processes to kill
 /// one by one.
 pub fn kill(cgroup: &Cgroup, method: Method) -> bool {
-    method == Method::Expedite && cgroup.kill_expedited().is_ok()
-        || cgroup.kill().is_ok()
+    kill_cgroup(cgroup, method).is_ok()
         // Several times over, for those that were started meanwhile.
         || (0..PASSES).fold(false, |killed, _| kill_one_by_one(cgroup, method, MAX_LEVELS) || killed)
 }
