@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::args::HistoryArgs;
 use crate::config::Config;
-use crate::daemon::report::history::{self, Entry};
+use crate::daemon::report::history::{self, Entry, printable};
 use crate::exit::Exit;
 use crate::{units, users};
 use lines::Kill;
@@ -200,9 +200,4 @@ fn write_summary(out: &mut impl Write, shown: &[Shown<'_>]) -> io::Result<()> {
     let plural = if shown.len() == 1 { "kill" } else { "kills" };
     let (reasons, units) = (counts(|entry| &entry.reason, MAX_UNITS), counts(|entry| &entry.unit, MAX_UNITS));
     writeln!(out, "{} {plural}; by reason: {reasons}; by unit: {units}", shown.len())
-}
-
-/// Escapes text that should be escaped already: the file may have been written by another program.
-pub(super) fn printable(text: &str) -> String {
-    escape(text).to_string().replace(r"\\", r"\")
 }

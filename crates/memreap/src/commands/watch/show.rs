@@ -8,11 +8,10 @@ use linux::escape;
 use linux::psi::Pressure;
 use serde_json::{Value, json};
 
-use super::super::history::printable;
 use super::trend::Forecast;
 use crate::choice::{Choice, Precision};
 use crate::daemon::decide::sample::Sample;
-use crate::daemon::report::history::Entry;
+use crate::daemon::report::history::{Entry, printable};
 use crate::units::{age, bytes, rate, time};
 use crate::users;
 

@@ -304,5 +304,10 @@ impl io::Write for Buffer {
     }
 }
 
+/// Escapes text that should be escaped already: the file may have been written by another program.
+pub fn printable(text: &str) -> String {
+    linux::escape(text).to_string().replace(r"\\", r"\")
+}
+
 #[cfg(test)]
 mod tests;

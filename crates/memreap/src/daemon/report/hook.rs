@@ -11,8 +11,8 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
-use rustix::time::{ClockId, clock_gettime};
 
+use super::monotonic;
 use super::record::KillRecord;
 use super::warn::{Event, Warner};
 use crate::config;
@@ -102,12 +102,6 @@ pub(super) fn answer(ticket: [u8; 4], ran: &io::Result<Option<i32>>) -> [u8; ANS
     let which = ANSWERS.iter().position(|answer| *answer == before).and_then(|at| u8::try_from(at).ok());
     let [a, b, c, d] = ticket;
     [a, b, c, d, which.unwrap_or(u8::MAX)]
-}
-
-/// The time by a clock that both processes share.
-pub(super) fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs().try_into().unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 use std::{env, fmt, process};
 
-use rustix::time::{ClockId, clock_gettime};
-
+use super::monotonic;
 use super::text::Text;
 
 /// The longest message: a status line.
@@ -58,11 +57,7 @@ impl Service {
     /// # Errors
     /// When the message could not be sent.
     pub fn reloading(&self) -> io::Result<()> {
-        let now = clock_gettime(ClockId::Monotonic);
-        self.send(format_args!(
-            "RELOADING=1\nMONOTONIC_USEC={}",
-            now.tv_sec as i128 * 1_000_000 + i128::from(now.tv_nsec) / 1000
-        ))
+        self.send(format_args!("RELOADING=1\nMONOTONIC_USEC={}", monotonic().as_micros()))
     }
 
     /// The daemon is about to end.

@@ -25,6 +25,7 @@ use rustix::process::{Resource, Rlimit, Signal, setrlimit};
 
 use super::application;
 use super::hook;
+use super::monotonic;
 use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
@@ -146,7 +147,7 @@ impl Event {
     }
 
     /// A kill that is due: who it is, with a ticket for the answer, which is of use until a time of
-    /// [`hook::monotonic`], in microseconds.
+    /// [`monotonic`], in microseconds.
     pub(super) fn before(ticket: u32, until_us: u64, kill: &KillRecord) -> Self {
         let mut head = Text::<13>::new();
         head.push(&[BEFORE_TAG]);
@@ -258,7 +259,7 @@ fn configuration(message: &[u8]) -> Option<config::Warn> {
 fn run_before(config: &config::Warn, message: &[u8]) -> Option<[u8; hook::ANSWER_BYTES]> {
     let (ticket, rest) = message.split_first_chunk()?;
     let (until_us, rest) = rest.split_first_chunk()?;
-    let left = Duration::from_micros(u64::from_le_bytes(*until_us)).saturating_sub(hook::monotonic());
+    let left = Duration::from_micros(u64::from_le_bytes(*until_us)).saturating_sub(monotonic());
     let message = String::from_utf8_lossy(rest);
     let ran = match command(config, &variables(&message)) {
         // The one before this has taken its time.
