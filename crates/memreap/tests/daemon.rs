@@ -557,9 +557,7 @@ fn kill_one() {
 
 #[test]
 fn who_is_asked_while_there_is_time_saves_its_data() {
-    let memory = tempfile::NamedTempFile::new().unwrap();
-    fs::write(memory.path(), FakeMemory::text(60_000)).unwrap();
-    in_a_namespace("leak_beside_a_database", &FakeMemory::prepare(memory.path()));
+    FakeMemory::in_a_namespace("leak_beside_a_database", 60_000);
 }
 
 #[test]
@@ -641,9 +639,7 @@ fn hook_and_kill() {
 
 #[test]
 fn a_command_that_frees_memory_averts_the_kill() {
-    let memory = tempfile::NamedTempFile::new().unwrap();
-    fs::write(memory.path(), FakeMemory::text(100)).unwrap();
-    in_a_namespace("hook_averts", &FakeMemory::prepare(memory.path()));
+    FakeMemory::in_a_namespace("hook_averts", 100);
 }
 
 #[test]

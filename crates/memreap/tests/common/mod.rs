@@ -396,11 +396,14 @@ pub fn in_a_namespace(test: &str, prepare: &str) {
     assert!(output.status.success() && text.contains("1 passed"), "in the namespace: {}", output.status);
 }
 
+/// A shell's command, after which no pressure is reported.
+const HIDE_PRESSURE: &str = "{ test ! -e /proc/pressure || mount -t tmpfs none /proc/pressure; }";
+
 /// As [`in_a_namespace`], where less than 99.9 % of memory and swap is left and no pressure is reported: then
 /// that is acted on at whatever rate memory goes.
 #[track_caller]
 pub fn in_a_shortage(test: &str) {
-    let mut prepare = "{ test ! -e /proc/pressure || mount -t tmpfs none /proc/pressure; }".to_owned();
+    let mut prepare = HIDE_PRESSURE.to_owned();
     let mut meminfo = tempfile::NamedTempFile::new().unwrap();
     let info = linux::meminfo::MemInfo::read(&linux::Root::system()).unwrap();
     if (info.available + info.swap_free) as f64 / info.total as f64 >= 0.998 {
@@ -417,10 +420,12 @@ pub fn in_a_shortage(test: &str) {
 pub struct FakeMemory(PathBuf);
 
 impl FakeMemory {
-    /// As a shell's command that puts it in place, where no pressure is reported either.
-    pub fn prepare(path: &std::path::Path) -> String {
-        let hide = "{ test ! -e /proc/pressure || mount -t tmpfs none /proc/pressure; }";
-        format!("{hide} && mount --bind '{}' /proc/meminfo", path.display())
+    /// As [`in_a_namespace`], where it is in place, with so much available, and no pressure is reported.
+    #[track_caller]
+    pub fn in_a_namespace(test: &str, available_mib: u64) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), Self::text(available_mib)).unwrap();
+        in_a_namespace(test, &format!("{HIDE_PRESSURE} && mount --bind '{}' /proc/meminfo", file.path().display()));
     }
 
     /// The one that is at `path`, with so much available, in MiB, of 64 GiB.
