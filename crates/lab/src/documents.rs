@@ -33,7 +33,7 @@
 //! Tables are in README.md, in docs/results.md and in the pages of `docs/results`. The table `scenarios` is not defined
 //! there: it has the sections about the scenarios, with their metrics, from crates/scenarios ([`crate::ab::sections`]).
 //!
-//! Scenarios that say how things develop are drawn in `docs/results/SCENARIO.svg`.
+//! Scenarios that say how things develop are drawn beside the file, as `.svg`.
 //!
 //! `lab report --documents` writes the tables and pictures. A test of the lab fails if a table differs from the files.
 
@@ -143,9 +143,9 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
             table.name
         );
     }
-    for results in files.read.values() {
-        for (run, course) in results.pictures() {
-            let path = files.folder.join(format!("{}.svg", run.scenario));
+    for (name, results) in &files.read {
+        for (_, course) in results.pictures() {
+            let path = files.folder.join(name).with_extension("svg");
             if let Some(text) = picture::svg(&results.meta, course) {
                 update(path, text, &mut outdated);
             }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use fs_err as fs;
-use memreap::config::Act;
+use memreap::config::{Act, Level};
 use memreap::daemon::decide::governor::{Governor, Thresholds};
 use memreap::daemon::decide::replay::first_kill;
 use memreap::daemon::decide::sample::Sample;
@@ -250,12 +250,10 @@ pub fn ablate(runs: &[Run], progress: impl Fn(&str)) -> Vec<Tried> {
     for (name, factor) in settings.into_iter().chain(numbers).flat_map(|name| FACTORS.map(|f| (name, f))) {
         progress(name);
         let (mut act, mut thresholds) = (Act::default(), Thresholds::USUAL);
-        let most = |most: u64| (most as f64 * factor) as u64;
+        let scaled = |level: Level| Level { share: level.share * factor, most: (level.most as f64 * factor) as u64 };
         match name {
-            "act.low" => (act.low.share, act.low.most) = (act.low.share * factor, most(act.low.most)),
-            "act.critical" => {
-                (act.critical.share, act.critical.most) = (act.critical.share * factor, most(act.critical.most));
-            }
+            "act.low" => act.low = scaled(act.low),
+            "act.critical" => act.critical = scaled(act.critical),
             "act.stall" => act.stall *= factor,
             _ => thresholds.each().filter(|(other, _)| *other == name).for_each(|(_, value)| *value *= factor),
         }

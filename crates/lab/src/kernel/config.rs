@@ -173,14 +173,14 @@ pub(super) fn configure_any(
             }
         }
     }
-    let (known, unknown): (Vec<Request>, Vec<Request>) =
-        requests.iter().cloned().partition(|request| request.value == "n" || defined.contains(&request.symbol));
+    let is_known = |request: &Request| request.value == "n" || defined.contains(&request.symbol);
+    let (known, unknown): (Vec<Request>, Vec<Request>) = requests.iter().cloned().partition(is_known);
     let config = write(make(ctx, tree, out), out, &known, log)?;
     let (ours, asked): (Vec<Request>, Vec<Request>) =
-        known.iter().cloned().partition(|request| request.origin.starts_with("kernel/"));
+        known.into_iter().partition(|request| request.origin.starts_with("kernel/"));
     must_hold(&asked, &config)?;
-    let broken = broken(&ours, &config).map(|(request, _)| request.clone());
-    Ok(unknown.into_iter().chain(broken).map(|request| request.symbol).collect())
+    let broken = broken(&ours, &config).map(|(request, _)| request.symbol.clone());
+    Ok(unknown.into_iter().map(|request| request.symbol).chain(broken).collect())
 }
 
 /// Like [`write`], for a build of the lab.

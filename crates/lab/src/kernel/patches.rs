@@ -39,9 +39,9 @@ pub fn export(ctx: &Context, topics: &[Topic], out: &Path) -> Result<Vec<PathBuf
     host::output(
         repo.git()
             .args(["format-patch", "--quiet", "--no-signature", "--zero-commit", "--abbrev=12"])
-            .arg(match topics.iter().any(|topic| topic.kconfig.is_some()) {
-                true => format!("--subject-prefix=PATCH {}.y", ctx.series.name),
-                false => "--subject-prefix=PATCH".to_owned(),
+            .arg(match topics.iter().all(Topic::stands_alone) {
+                true => "--subject-prefix=PATCH".to_owned(),
+                false => format!("--subject-prefix=PATCH {}.y", ctx.series.name),
             })
             .args(["pristine..HEAD", "-o"])
             .arg(&made),
@@ -201,7 +201,7 @@ fn date(ctx: &Context, topic: &Topic) -> Result<String> {
         Ok(seconds) => seconds,
         Err(_) => {
             let mut log = Command::new("git");
-            let of_topic = if topic.kconfig.is_some() { &topic.dir } else { &topic.patch };
+            let of_topic = if topic.stands_alone() { &topic.patch } else { &topic.dir };
             log.args(["log", "-1", "--format=%ct", "--"]).arg(of_topic).current_dir(&ctx.repo);
             // An unpacked archive and a checkout without commits have no date.
             host::output(&mut log).unwrap_or_default()

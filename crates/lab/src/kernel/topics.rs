@@ -186,16 +186,7 @@ pub fn control(repo: &Path, series: &Series, name: &str) -> Result<Option<Topic>
         }
         return Ok(None);
     }
-    Ok(Some(Topic {
-        name: name.to_owned(),
-        kconfig: None,
-        kunit: None,
-        subject: String::new(),
-        needs: Vec::new(),
-        dir: folder.join(name),
-        patch,
-        roots: Vec::new(),
-    }))
+    Ok(Some(Topic::of_patch(name.to_owned(), String::new(), folder.join(name), patch)))
 }
 
 /// Returns the patches of `kernel/upstream`, which stand alone, as topics that have nothing else.
@@ -209,28 +200,31 @@ pub fn upstream(repo: &Path) -> Result<Vec<Topic>> {
     patches.sort();
     let topic = |patch: PathBuf| {
         let text = fs::read_to_string(&patch)?;
-        Ok(Topic {
-            name: patch.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-            kconfig: None,
-            kunit: None,
-            subject: text.lines().next().unwrap_or_default().to_owned(),
-            needs: Vec::new(),
-            dir: dir.clone(),
-            patch,
-            roots: Vec::new(),
-        })
+        let name = patch.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        Ok(Topic::of_patch(name, text.lines().next().unwrap_or_default().to_owned(), dir.clone(), patch))
     };
     patches.into_iter().map(topic).collect()
 }
 
 impl Topic {
+    /// A patch that stands alone.
+    fn of_patch(name: String, subject: String, dir: PathBuf, patch: PathBuf) -> Self {
+        Self { name, kconfig: None, kunit: None, subject, needs: Vec::new(), dir, patch, roots: Vec::new() }
+    }
+
+    /// Whether it is a patch and nothing else: no symbol, no new files, no README.
+    #[must_use]
+    pub fn stands_alone(&self) -> bool {
+        self.kconfig.is_none()
+    }
+
     /// Returns its commit message below the subject, and the file that has it: the text before the edits of a patch that
     /// stands alone, or its README.
     ///
     /// # Errors
     /// When the file cannot be read.
     pub fn about(&self) -> Result<(PathBuf, String)> {
-        if self.kconfig.is_some() {
+        if !self.stands_alone() {
             let path = self.dir.join("README.md");
             let text = fs::read_to_string(&path)?;
             return Ok((path, text));
