@@ -23,7 +23,7 @@ const RANDOM_BYTES: usize = PAGE_BYTES * 165 / 512;
 /// Pages of a process that are paged out before those of the next one.
 const TURN_PAGES: usize = 64;
 /// The share in swap may differ from the requested one by so much.
-const TOLERANCE_PERCENT: f64 = 4.0;
+const TOLERANCE_PERCENT: f64 = 1.0;
 /// How often the kernel is asked to drop pages from memory that are in swap as well.
 const DROP_TRIES: u32 = 100;
 /// So many bytes of a process may be in memory as well: memory.stat may lag behind by so much.
@@ -206,7 +206,8 @@ impl Victims {
             for victim in &self.victims {
                 let copies = victim.copies()?;
                 if copies > MAX_COPIES {
-                    victim.group.reclaim(copies)?;
+                    // Reclaim does more than it is asked to, and would go on with other pages.
+                    victim.group.reclaim(copies / 2)?;
                     left += copies;
                 }
             }
