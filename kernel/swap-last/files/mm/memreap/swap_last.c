@@ -3,13 +3,13 @@
  * Release the swap slots of a dying process after its exit.
  *
  * A slot costs more to release than a page, and frees less memory. An exit
- * leaves them where they are, in its page tables, and these to a worker: there
+ * leaves them where they are, in its page tables, and these to workers: there
  * is nothing to allocate and nothing to copy. What waits counts as in use, and is
  * charged to the same cgroups, until it has been released.
  *
  * So any task that needs what waits releases some of it, before it fails, kills
  * or uses a slower device: whoever allocates a slot, reclaim, a cgroup at its
- * limit, swapoff. Nobody waits for the worker.
+ * limit, swapoff. Nobody waits for the workers.
  */
 #include <linux/list.h>
 #include <linux/memcontrol.h>
@@ -50,8 +50,11 @@ EXPORT_SYMBOL_GPL(memreap_swap_waiting);
 static atomic_long_t nr_waited;
 static atomic_long_t nr_helped;
 
-static void release_work(struct work_struct *work);
-static DECLARE_WORK(release_worker, release_work);
+/* Processes exit on several CPUs, and so are their slots released: on so many. */
+#define MAX_WORKERS		4
+
+static struct work_struct release_workers[MAX_WORKERS];
+static atomic_t next_worker;
 static struct workqueue_struct *release_wq;
 
 /* --- At the exit --- */
@@ -111,6 +114,8 @@ bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t token)
  */
 void memreap_swap_hand_over(struct mmu_gather *tlb)
 {
+	unsigned int worker;
+
 	if (list_empty(&tlb->kept))
 		return;
 	trace_memreap_swap_wait(tlb->mm, tlb->nr_kept);
@@ -120,7 +125,8 @@ void memreap_swap_hand_over(struct mmu_gather *tlb)
 	spin_lock(&waiting_lock);
 	list_splice_tail(&tlb->kept, &waiting_tables);
 	spin_unlock(&waiting_lock);
-	queue_work(release_wq, &release_worker);
+	worker = (unsigned int)atomic_inc_return(&next_worker) % MAX_WORKERS;
+	queue_work(release_wq, &release_workers[worker]);
 }
 
 /* --- Release --- */
@@ -287,8 +293,11 @@ static int __init swap_last_init(void)
 	/* What waits is of no use to anybody. */
 	shrinker->seeks = 0;
 	shrinker_register(shrinker);
+	for (int i = 0; i < MAX_WORKERS; i++)
+		INIT_WORK(&release_workers[i], release_work);
 	release_wq = alloc_workqueue("memreap_swap",
-				     WQ_UNBOUND | WQ_MEM_RECLAIM | WQ_SYSFS, 1);
+				     WQ_UNBOUND | WQ_MEM_RECLAIM | WQ_SYSFS,
+				     MAX_WORKERS);
 
 	return release_wq ? 0 : -ENOMEM;
 }
