@@ -35,12 +35,13 @@ pub fn run(ctx: &Context, args: &PatchesArgs) -> Result<u8> {
             WrongUsage(format!("the patches of kernel/upstream are for {newest}: lab --series {newest} ...")).into()
         );
     }
-    let exported = patches::export(ctx, &topics, &out)?;
+    let cover_letter = args.upstream.then(|| ctx.in_repo("kernel/upstream/cover-letter.txt"));
+    let exported = patches::export(ctx, &topics, cover_letter.as_deref(), &out)?;
     for patch in &exported {
         println!("{}", patch.display());
     }
     if args.check {
-        patches::check(ctx, &topics, &exported)?;
+        patches::check(ctx, &topics, &exported[usize::from(args.upstream)..])?;
     }
     Ok(0)
 }

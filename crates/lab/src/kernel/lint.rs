@@ -299,7 +299,7 @@ fn is_sourced_name(line: &str, mail: &str) -> bool {
 
 /// Returns the warnings in make's output, sorted, without the tree's path and line numbers. How a header was included is
 /// no finding: a warning in it has a line of its own.
-fn messages(output: &[String], tree: &Path) -> Vec<String> {
+pub(super) fn messages(output: &[String], tree: &Path) -> Vec<String> {
     let Some(patterns) = PATTERNS.as_ref() else { return output.to_vec() };
     let tree = format!("{}/", tree.display());
     let is_message = |line: &&String| {
@@ -317,7 +317,7 @@ fn messages(output: &[String], tree: &Path) -> Vec<String> {
 }
 
 /// Returns the messages that stock does not have, whatever their names, and of which it has no counterpart.
-fn beyond(stock: &[String], now: &[String]) -> Vec<String> {
+pub(super) fn beyond(stock: &[String], now: &[String]) -> Vec<String> {
     let Some(patterns) = PATTERNS.as_ref() else { return now.to_vec() };
     let nameless = |line: &str| patterns.quoted.replace_all(line, "''").into_owned();
     let known: HashSet<String> = stock.iter().map(|line| nameless(line)).collect();

@@ -11,18 +11,20 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::config;
+use crate::kernel::lint;
 use crate::kernel::make;
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 use crate::kernel::{self, Tree, Variant};
 
 /// Writes the topics as a series to the folder `out`, replaces the patches of an earlier export there, and returns the
-/// paths of the patches in order. Equal topics yield equal patches.
+/// paths of the patches in order. Equal topics yield equal patches. With a cover letter, its first line its subject, it
+/// is the first file there, and all say who maintains what they change.
 ///
 /// # Errors
 /// When a topic does not apply, its README cannot be a commit message, or git has no user name and
 /// address for the sign-off.
-pub fn export(ctx: &Context, topics: &[Topic], out: &Path) -> Result<Vec<PathBuf>> {
+pub fn export(ctx: &Context, topics: &[Topic], cover_letter: Option<&Path>, out: &Path) -> Result<Vec<PathBuf>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let source = source::get(ctx)?;
     let step = ctx.progress.step("exporting the series");
@@ -36,16 +38,20 @@ pub fn export(ctx: &Context, topics: &[Topic], out: &Path) -> Result<Vec<PathBuf
         repo.commit(&message(topic, &author)?, &date(ctx, topic)?)?;
     }
     let made = work.path().join("patches");
-    host::output(
-        repo.git()
-            .args(["format-patch", "--quiet", "--no-signature", "--zero-commit", "--abbrev=12"])
-            .arg(match topics.iter().all(Topic::stands_alone) {
-                true => "--subject-prefix=PATCH".to_owned(),
-                false => format!("--subject-prefix=PATCH {}.y", ctx.series.name),
-            })
-            .args(["pristine..HEAD", "-o"])
-            .arg(&made),
-    )?;
+    let mut format = repo.git();
+    format.args(["format-patch", "--quiet", "--no-signature", "--zero-commit", "--abbrev=12"]);
+    match cover_letter {
+        Some(path) => {
+            host::output(repo.git().args(["config", "branch.series.description"]).arg(fs::read_to_string(path)?))?;
+            format.args(["--cover-letter", "--cover-from-description=subject"]);
+        }
+        None => drop(format.arg(format!("--subject-prefix=PATCH {}.y", ctx.series.name))),
+    }
+    if let Some(last) = topics.last() {
+        // That of the cover letter, too.
+        format.env("GIT_COMMITTER_DATE", date(ctx, last)?);
+    }
+    host::output(format.args(["pristine..HEAD", "-o"]).arg(&made))?;
     fs::create_dir_all(out)?;
     for old in patches_in(out)? {
         fs::remove_file(&old)?;
@@ -54,18 +60,43 @@ pub fn export(ctx: &Context, topics: &[Topic], out: &Path) -> Result<Vec<PathBuf
     for patch in patches_in(&made)? {
         let name = patch.file_name().ok_or_else(|| anyhow!("a patch without a name"))?;
         let to = out.join(name);
-        fs::copy(&patch, &to)?;
+        let text = fs::read_to_string(&patch)?;
+        match cover_letter {
+            // The cover letter has no files; it goes to all who get a patch.
+            Some(_) => {
+                let about = if exported.is_empty() { patches_in(&made)?.split_off(1) } else { vec![patch] };
+                fs::write(&to, with_recipients(&text, &maintainers(&source, &about)?))?;
+            }
+            None => fs::write(&to, text)?,
+        }
         exported.push(to);
     }
     step.done(&format!("{} patches in {}", exported.len(), out.display()));
     Ok(exported)
 }
 
+/// Returns who maintains what the patches change, and their lists, as the kernel's own script says.
+fn maintainers(source: &Source, patches: &[PathBuf]) -> Result<Vec<String>> {
+    let mut perl = host::tool("perl");
+    perl.args(["scripts/get_maintainer.pl", "--nogit", "--nogit-fallback", "--norolestats"]).args(patches);
+    Ok(host::output(perl.current_dir(&source.dir))?.lines().map(str::to_owned).collect())
+}
+
+/// Adds the recipients to the header of a mail, as `git send-email` reads them.
+fn with_recipients(mail: &str, recipients: &[String]) -> String {
+    match mail.split_once("\nSubject: ") {
+        Some((before, after)) if !recipients.is_empty() => {
+            format!("{before}\nCc: {}\nSubject: {after}", recipients.join(",\n "))
+        }
+        _ => mail.to_owned(),
+    }
+}
+
 /// Applies the patches one after the other with `git am` and builds a slim kernel after each, with the
-/// topics applied so far enabled.
+/// topics applied so far enabled. Patches that stand alone may add no warning of W=1.
 ///
 /// # Errors
-/// Names the first patch that does not apply or build.
+/// Names the first patch that does not apply or build, or adds a warning.
 pub fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()> {
     if patches.len() != topics.len() {
         bail!("{} patches for {} topics: an empty topic?", patches.len(), topics.len());
@@ -86,6 +117,27 @@ pub fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()>
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
     let git_tree = work.path().join("tree");
     let repo = Repo::with_touched_files(topics, &source, &git_tree, &author)?;
+    let warnings = |topics: &[Topic]| -> Result<Vec<String>> {
+        let mut objects = BTreeSet::new();
+        for topic in topics.iter().filter(|topic| topic.stands_alone()) {
+            let files = topic.hooked_files()?.into_iter();
+            objects.extend(files.filter(|path| path.extension().is_some_and(|end| end == "c")));
+        }
+        let mut lines = Vec::new();
+        if !objects.is_empty() {
+            let mut make = make::make(ctx, tree.path(), &out);
+            make.args(["-s", "W=1"]).args(objects.iter().map(|path| path.with_extension("o")));
+            host::run_logged(&mut make, &ctx.out.join("logs/series-warnings.log"), |line| lines.push(line.to_owned()))?;
+        }
+        Ok(lint::messages(&lines, tree.path()))
+    };
+    let configure = |topics: &[Topic], log: &Path| {
+        config::configure(ctx, tree.path(), &out, &config::requests(ctx, topics, Variant::Slim, None)?, log)
+    };
+    let log = ctx.out.join("logs/series-00.log");
+    configure(&[], &log)?;
+    make::settle_tools(ctx, &stock, tree.path(), &out, topics, &log)?;
+    let of_stock = warnings(topics)?;
     for (i, patch) in patches.iter().enumerate() {
         let name = patch.file_name().unwrap_or_default().to_string_lossy();
         let step = ctx.progress.step(&format!("series: {name}"));
@@ -95,10 +147,10 @@ pub fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()>
             replace(&git_tree.join(&path), &tree.path().join(&path))?;
         }
         let log = ctx.out.join(format!("logs/series-{:02}.log", i + 1));
-        let requests = config::requests(ctx, &topics[..=i], Variant::Slim, None)?;
-        config::configure(ctx, tree.path(), &out, &requests, &log)?;
-        if i == 0 {
-            make::settle_tools(ctx, &stock, tree.path(), &out, topics, &log)?;
+        configure(&topics[..=i], &log)?;
+        let added = lint::beyond(&of_stock, &warnings(&topics[i..=i])?);
+        if !added.is_empty() {
+            bail!("{name} adds warnings of make W=1:\n{}", added.join("\n"));
         }
         make::run_make(ctx, &step, make::make(ctx, tree.path(), &out).arg("vmlinux"), &log, None)
             .with_context(|| format!("the kernel does not build after {name}"))?;
@@ -228,7 +280,7 @@ impl<'a> Repo<'a> {
         fs::create_dir_all(tree)?;
         topics::copy_touched(topics, &source.dir, tree)?;
         let repo = Self { tree, author };
-        host::output(repo.git().args(["init", "--quiet"]))?;
+        host::output(repo.git().args(["init", "--quiet", "--initial-branch=series"]))?;
         repo.commit(&format!("Linux {}", source.version.release()), "@0 +0000")?;
         host::output(repo.git().args(["tag", "pristine"]))?;
         Ok(repo)
@@ -342,6 +394,16 @@ mod tests {
         ] {
             assert!(patch.lines().any(|l| l == line), "{line} is missing in:\n{patch}");
         }
+    }
+
+    #[test]
+    fn recipients_are_in_the_header() {
+        let mail = "From: A <a@b.example>\nSubject: [PATCH] mm: x\n\nSubject: none of it\n";
+        let to = ["B <b@c.example>".to_owned(), "linux-mm@kvack.org".to_owned()];
+        let expected = "From: A <a@b.example>\nCc: B <b@c.example>,\n linux-mm@kvack.org\n\
+                        Subject: [PATCH] mm: x\n\nSubject: none of it\n";
+        assert_eq!(with_recipients(mail, &to), expected);
+        assert_eq!(with_recipients(mail, &[]), mail);
     }
 
     #[test]
