@@ -154,7 +154,7 @@ const CHECKS: &[Check] = &[
     check("smoke", &[Tier::Test], "a comparison with one pair, and the expectations that one pair can show",
         "lab ab reap --smoke --expect"),
     check("scenarios-7.3", &[Tier::Full], "all comparisons with one pair, on Linux 7.3",
-        "lab --series 7.3 ab --smoke"),
+        "lab --series 7.3 ab --smoke --expect"),
     check("scenarios", &[Tier::Full], "all comparisons with one pair, and the expectations that one pair can show",
         "lab ab --smoke --expect"),
     check("static-7.3", &[Tier::Full], "the topics' code for Linux 7.3: checkpatch, sparse, W=1",

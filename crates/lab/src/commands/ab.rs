@@ -261,7 +261,7 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
         command: Some(command_line()),
     };
     let results = experiment::run(ctx, accel, &plan)?;
-    let kind = RunKind { smoke: args.smoke, aa: !args.no_aa };
+    let kind = RunKind { series: &ctx.series.name, smoke: args.smoke, aa: !args.no_aa };
     let checked = if let Some(path) = &args.expectations {
         Some(vec![expect::check(&results, path, kind)?])
     } else if args.expect {
@@ -316,7 +316,12 @@ fn expect_file(ctx: &Context, scenario: &str) -> PathBuf {
 }
 
 /// Checks `kernel/<scenario>/expect.toml` of all scenarios.
-fn expectations(ctx: &Context, results: &Results, scenarios: &[String], kind: RunKind) -> Result<Vec<Vec<Checked>>> {
+fn expectations(
+    ctx: &Context,
+    results: &Results,
+    scenarios: &[String],
+    kind: RunKind<'_>,
+) -> Result<Vec<Vec<Checked>>> {
     let check = |scenario: &String| expect::check(results, &expect_file(ctx, scenario), kind);
     scenarios.iter().map(check).collect()
 }

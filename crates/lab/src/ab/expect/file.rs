@@ -10,6 +10,7 @@ use crate::ab::verdict::Verdict;
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) scenario: Option<String>,
+    pub(super) series: Option<String>,
     #[serde(default)]
     pub(super) aa_clean: bool,
     #[serde(default)]
@@ -22,6 +23,18 @@ pub(super) struct File {
     pub(super) bound: Vec<Bound>,
 }
 
+impl File {
+    /// Drops the tables that are not for a series of kernels.
+    pub(super) fn keep_series(&mut self, name: &str) {
+        let Self { scenario: _, series: of_file, aa_clean: _, known_worse, expect, compare, bound } = self;
+        let is_for = |of_table: &Option<String>| of_table.as_ref().or(of_file.as_ref()).is_none_or(|s| s == name);
+        known_worse.retain(|table| is_for(&table.series));
+        expect.retain(|table| is_for(&table.series));
+        compare.retain(|table| is_for(&table.series));
+        bound.retain(|table| is_for(&table.series));
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(
     deny_unknown_fields,
@@ -32,6 +45,7 @@ pub(super) struct KnownWorse {
     pub(super) metric: String,
     pub(super) at_least: f64,
     pub(super) guest: Option<String>,
+    pub(super) series: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -39,6 +53,7 @@ pub(super) struct KnownWorse {
 pub(super) struct Expect {
     pub(super) metric: Spanned<String>,
     pub(super) guest: Option<String>,
+    pub(super) series: Option<String>,
     pub(super) at_least: Option<f64>,
     pub(super) share_at_most: Option<f64>,
     pub(super) verdict: Option<Verdict>,
@@ -56,6 +71,7 @@ pub(super) struct Compare {
     #[serde(default = "one")]
     pub(super) times: f64,
     pub(super) guest: Option<String>,
+    pub(super) series: Option<String>,
 }
 
 fn one() -> f64 {
@@ -72,4 +88,5 @@ pub(super) struct Bound {
     #[serde(default)]
     pub(super) each_boot: bool,
     pub(super) guest: Option<String>,
+    pub(super) series: Option<String>,
 }

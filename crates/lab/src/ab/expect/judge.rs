@@ -26,7 +26,7 @@ fn needs_pairs(expected: String) -> Checked {
     left_out(expected, ": needs more pairs")
 }
 
-pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind) -> Checked {
+pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind<'_>) -> Checked {
     let expected = match file.known_worse.as_slice() {
         [] => "nothing got worse".to_owned(),
         _ => "nothing else got worse".to_owned(),
@@ -51,7 +51,7 @@ pub(super) fn nothing_else_worse(results: &Results, file: &File, kind: RunKind) 
     Checked { expected, measured, state: State::of(met) }
 }
 
-pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, kind: RunKind) -> Checked {
+pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, kind: RunKind<'_>) -> Checked {
     let expected = "A/A control: no difference in any metric".to_owned();
     if kind.smoke {
         return needs_pairs(expected);
@@ -79,7 +79,7 @@ pub(super) fn aa_clean(results: &Results, scenario: Option<&str>, kind: RunKind)
 /// A part of an expectation as text, and whether it is met; `None` if this kind of run cannot show it.
 type Part = (String, Option<bool>);
 
-fn at_least(mode: Mode, metric: &Metric, least: f64, kind: RunKind) -> Part {
+fn at_least(mode: Mode, metric: &Metric, least: f64, kind: RunKind<'_>) -> Part {
     // Identical boots must not miss by a rounding error in exp(ln(x)).
     const ROUNDING: f64 = 1e-9;
     let reaches = |shown: f64, least: f64| shown >= least * (1.0 - ROUNDING);
@@ -109,7 +109,7 @@ fn least_of_one_pair(mode: Mode, least: f64) -> Option<f64> {
 }
 
 /// Judges `share_at_most`. One pair must show half of the reduction, on a logarithmic scale.
-fn at_most_a_share(metric: &Metric, most: f64, kind: RunKind) -> Part {
+fn at_most_a_share(metric: &Metric, most: f64, kind: RunKind<'_>) -> Part {
     let [changed, base] = sums(metric);
     // Of nothing there is no share; but that the changed arm has nothing can be seen without the base arm.
     let met = |most: f64| Some((base > 0.0 || most == 0.0) && changed <= most * base);
@@ -127,13 +127,18 @@ fn sums(metric: &Metric) -> [f64; 2] {
 }
 
 /// Returns the ratio, its interval and the verdict as text.
-fn judged(metric: &Metric, kind: RunKind) -> String {
+fn judged(metric: &Metric, kind: RunKind<'_>) -> String {
     let of = ratio(metric.ratio);
     match metric.ci95 {
         _ if kind.smoke => of,
         Some(ends) => format!("{of} ({}), {}", interval(ends), metric.verdict),
         None => format!("{of}, {TOO_FEW_PAIRS}"),
     }
+}
+
+/// Whether a metric has that name; `*/` stands for any case.
+pub(super) fn is_named(metric: &Metric, name: &str) -> bool {
+    name.strip_prefix("*/").map_or(metric.metric == name, |name| metric.short_name() == name)
 }
 
 /// Selects the metrics that an expectation is about.
@@ -154,14 +159,14 @@ impl<'a> Scope<'a> {
 
     /// Whether a metric has that name and is from a selected guest.
     fn selects(&self, run: &Run, metric: &Metric, name: &str) -> bool {
-        metric.metric == name && self.includes(&run.scenario, &run.guest)
+        is_named(metric, name) && self.includes(&run.scenario, &run.guest)
     }
 
     fn find<'r>(&self, results: &'r Results, name: &str) -> Vec<(&'r Run, &'r Metric)> {
         results.metrics().filter(|(run, metric)| self.selects(run, metric, name)).collect()
     }
 
-    pub(super) fn known_worse(&self, results: &Results, known: &KnownWorse, kind: RunKind) -> Vec<Checked> {
+    pub(super) fn known_worse(&self, results: &Results, known: &KnownWorse, kind: RunKind<'_>) -> Vec<Checked> {
         let wanted = |name: &str| format!("{name}: may get worse");
         let found = self.find(results, &known.metric);
         if found.is_empty() {
@@ -182,7 +187,7 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn expect(&self, results: &Results, expect: &Expect, kind: RunKind) -> Vec<Checked> {
+    pub(super) fn expect(&self, results: &Results, expect: &Expect, kind: RunKind<'_>) -> Vec<Checked> {
         let name = expect.metric.get_ref();
         let found = self.find(results, name);
         if found.is_empty() {
@@ -196,7 +201,7 @@ impl<'a> Scope<'a> {
         results: &Results,
         compare: &Compare,
         [arm, other_arm]: [ArmRole<'_>; 2],
-        kind: RunKind,
+        kind: RunKind<'_>,
     ) -> Vec<Checked> {
         let Compare { metric, not_worse_than, tolerance, times, .. } = compare;
         let name = compare.arm.get_ref();
@@ -231,7 +236,7 @@ impl<'a> Scope<'a> {
         checked.collect()
     }
 
-    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: ArmRole<'_>, kind: RunKind) -> Vec<Checked> {
+    pub(super) fn bound(&self, results: &Results, bound: &Bound, arm: ArmRole<'_>, kind: RunKind<'_>) -> Vec<Checked> {
         let ends = [("least", bound.at_least), ("most", bound.at_most)];
         let ends = ends.iter().filter_map(|(which, end)| Some(format!("at {which} {}", number((*end)?))));
         let ends = ends.collect::<Vec<_>>().join(" and ");
@@ -274,7 +279,7 @@ impl<'a> Scope<'a> {
 
 /// Checks a metric against an `[[expect]]` table. Parts that need more pairs are a separate outcome,
 /// left out.
-fn expected_of(run: &Run, m: &Metric, expect: &Expect, kind: RunKind) -> Vec<Checked> {
+fn expected_of(run: &Run, m: &Metric, expect: &Expect, kind: RunKind<'_>) -> Vec<Checked> {
     let parts = [
         expect.at_least.map(|least| at_least(run.mode, m, least, kind)),
         expect.share_at_most.map(|most| at_most_a_share(m, most, kind)),

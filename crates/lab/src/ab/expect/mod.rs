@@ -3,15 +3,17 @@
 //!
 //! ```toml
 //! scenario = "reap"           # optional: whose metrics the tables are about
+//! series = "6.12"             # optional: which kernels the tables are about; without it, all
 //! aa_clean = true             # no A/A control of the scenario may show a difference
 //!
 //! [[known_worse]]             # a metric that may get worse, down to this ratio; no other metric may
-//! metric = "100-vmas/zone-lock-contended"
+//! metric = "100-vmas/zone-lock-contended"  # "*/zone-lock-contended": in all cases; not in [[compare]]
 //! at_least = 0.4              # 0.0 if the base arm has the value 0, so that the ratio is meaningless
 //!
 //! [[expect]]                  # one metric: changed arm against base arm
 //! metric = "100-vmas/pte-lock-contended"
 //! guest = "multi"             # optional, in all tables; without it, every guest that has the metric
+//! series = "7.3"              # optional, in all tables; without it, that of the file
 //! at_least = 33.0             # the ratio; above 1 is an improvement
 //! verdict = "better"          # optional
 //! share_at_most = 0.03        # optional: the sum over all boots, as a share of the base arm's sum
@@ -71,7 +73,9 @@ pub use render::render;
 
 /// What kind of run the results are from.
 #[derive(Clone, Copy, Debug)]
-pub struct RunKind {
+pub struct RunKind<'a> {
+    /// The series of its kernels. Tables for others are left out.
+    pub series: &'a str,
     /// Whether it is a smoke run with one pair. Then `at_least` and `share_at_most` are judged by the values
     /// of that pair, which only have to show half of the expected effect. Expectations that need more pairs
     /// are left out: verdicts, metrics that got worse, the A/A control, bounds of a median and, in guests that run in
@@ -116,18 +120,19 @@ impl State {
 /// # Errors
 /// When the file cannot be read or does not have the form that the module describes. The error names file
 /// and line.
-pub fn check(results: &Results, path: &Path, kind: RunKind) -> Result<Vec<Checked>> {
+pub fn check(results: &Results, path: &Path, kind: RunKind<'_>) -> Result<Vec<Checked>> {
     let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
     check_text(results, &text, path, kind)
 }
 
-fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Result<Vec<Checked>> {
+fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind<'_>) -> Result<Vec<Checked>> {
     let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
-    let file: File = toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
+    let mut file: File = toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
     let tables = file.expect.len() + file.compare.len() + file.bound.len();
     if !file.aa_clean && file.known_worse.is_empty() && tables == 0 {
         bail!("{}: expects nothing; remove the file or write expectations", path.display());
     }
+    file.keep_series(kind.series);
     check_file(results, &file, kind, bad)
 }
 
@@ -135,7 +140,7 @@ fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind) -> Resu
 fn check_file(
     results: &Results,
     file: &File,
-    kind: RunKind,
+    kind: RunKind<'_>,
     bad: impl Fn(Range<usize>, String) -> anyhow::Error,
 ) -> Result<Vec<Checked>> {
     let mut checked = Vec::new();
@@ -155,6 +160,9 @@ fn check_file(
         checked.extend(scope.expect(results, expect, kind));
     }
     for compare in &file.compare {
+        if [&compare.metric, &compare.not_worse_than].iter().any(|metric| metric.starts_with("*/")) {
+            return Err(bad(compare.arm.span(), "name the metrics that are compared, without *".to_owned()));
+        }
         let scope = Scope::new(file, &compare.guest);
         let named = |arm| arm_named(results, arm, &bad);
         let first = named(&compare.arm)?;

@@ -11,6 +11,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::file::File;
+use super::judge::is_named;
 use super::tests::{all_of, own};
 use super::*;
 use scenarios::Scenario;
@@ -19,6 +20,7 @@ use crate::ab::results::{ArmRole, ControlValues, Metric, Run};
 use crate::ab::stats::tests::Noise;
 use crate::ab::stats::{self, Pairs, Rules};
 use crate::ab::workload;
+use crate::kernel::series;
 use crate::vm::parallel;
 use protocol::results::Better;
 
@@ -27,17 +29,32 @@ const RUNS: usize = 1000;
 /// The pairs of `lab ab` without `--pairs`.
 const PAIRS_OF_A_FULL_RUN: usize = 8;
 
-/// What promises are about and no published results have. These promises are not judged here.
+/// What promises are about and no published results of that series have. These promises are not judged here.
 const WITHOUT_RESULTS: &[&str] = &[
-    "oom-select: guest icount-16",
-    "oom-select: kernel memreap-plain-sums",
-    "oom-select: kernel stock-precise",
-    "rss-counters: kernel memreap-rss-counters",
-    "rss-counters: metric error-all/threaded-stat-read in guest icount-16",
-    "rss-counters: metric error-all/threaded-stat-read in guest multi",
-    "swap-batch: kernel memreap-off",
-    "swap-defer: kernel memreap-batch",
-    "swap-defer: kernel memreap-off",
+    "6.12 oom-select: guest icount-16",
+    "6.12 oom-select: kernel memreap-plain-sums",
+    "6.12 oom-select: kernel stock-precise",
+    "6.12 rss-counters: kernel memreap-rss-counters",
+    "6.12 rss-counters: metric error-all/threaded-stat-read in guest icount-16",
+    "6.12 rss-counters: metric error-all/threaded-stat-read in guest multi",
+    "6.12 swap-batch: kernel memreap-off",
+    "6.12 swap-defer: kernel memreap-batch",
+    "6.12 swap-defer: kernel memreap-off",
+    "7.3 expedite: guest multi",
+    "7.3 memcg-exit: guest multi",
+    "7.3 oom-select: guest icount-16",
+    "7.3 oom-select: guest icount-64",
+    "7.3 oom-select: kernel memreap-plain-sums",
+    "7.3 oom-select: kernel stock-precise",
+    "7.3 release: guest multi",
+    "7.3 rss-counters: guest icount-16",
+    "7.3 rss-counters: guest icount-64",
+    "7.3 rss-counters: guest multi",
+    "7.3 rss-counters: kernel memreap-rss-counters",
+    "7.3 storm-phone-cases: guest icount-2",
+    "7.3 storm-phone-cases: guest icount-8",
+    "7.3 storm-phone-cases: guest multi",
+    "7.3 storm-phone-cases: kernel memreap-none",
 ];
 
 fn repository() -> PathBuf {
@@ -51,9 +68,11 @@ fn key(run: &Run, metric: &Metric) -> Key {
     [&run.scenario, &run.guest, &metric.metric].map(String::clone)
 }
 
-/// Returns the latest published boots of each metric, those of stock against the changed kernel as it is by default.
-fn published() -> BTreeMap<Key, Metric> {
-    let folder = repository().join("docs/results");
+/// Returns the latest published boots of each metric on kernels of a series, those of stock against the changed kernel
+/// as it is by default.
+fn published(series: &str) -> BTreeMap<Key, Metric> {
+    let results = repository().join("docs/results");
+    let folder = if series == series::DEFAULT { results } else { results.join(series) };
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<Results> = files
         .filter(|path| path.extension().is_some_and(|e| e == "json"))
@@ -67,6 +86,8 @@ fn published() -> BTreeMap<Key, Metric> {
             match (meta.base(), meta.changed(), run.scenario.as_str()) {
                 ("stock", "memreap", _) => {}
                 ("stock", "memreap-batch", "swap-defer") => run.scenario = "swap-batch".into(),
+                // A peer, or a patch of its own.
+                _ if series != series::DEFAULT => continue,
                 other => panic!("published results of {other:?}"),
             }
             for mut metric in std::mem::take(&mut run.metrics) {
@@ -168,16 +189,22 @@ fn run_of(published: &Results, pairs: usize, by_pairs: bool, mut value: impl FnM
 
 /// A kind of run, and its pairs.
 #[derive(Clone, Copy)]
-struct Drawn {
+struct Drawn<'a> {
     what: &'static str,
-    kind: RunKind,
+    kind: RunKind<'a>,
     pairs: usize,
 }
 
-const DEMO: RunKind = RunKind { smoke: false, aa: false };
-const SMOKE: Drawn = Drawn { what: "smoke run", kind: RunKind { smoke: true, aa: false }, pairs: 1 };
-/// Without the A/A control, whose alarms are not about the promises.
-const FULL: Drawn = Drawn { what: "full run", kind: DEMO, pairs: PAIRS_OF_A_FULL_RUN };
+const DEMO: RunKind<'_> = RunKind { series: series::DEFAULT, smoke: false, aa: false };
+
+/// The kinds of runs on kernels of a series.
+fn kinds(series: &str) -> [Drawn<'_>; 2] {
+    [
+        Drawn { what: "smoke run", kind: RunKind { series, smoke: true, aa: false }, pairs: 1 },
+        // Without the A/A control, whose alarms are not about the promises.
+        Drawn { what: "full run", kind: RunKind { series, smoke: false, aa: false }, pairs: PAIRS_OF_A_FULL_RUN },
+    ]
+}
 
 fn read(scenario: &Scenario) -> (PathBuf, String) {
     let path = PathBuf::from("kernel").join(scenario.name).join("expect.toml");
@@ -185,11 +212,14 @@ fn read(scenario: &Scenario) -> (PathBuf, String) {
     (path, text)
 }
 
-/// Returns a file for each promise in the file, and the metrics that it is about.
-fn promises(text: &str) -> Vec<(File, Vec<String>)> {
-    let File { scenario, known_worse, expect, compare, bound, .. } = toml::from_str(text).unwrap();
+/// Returns a file for each promise in the file about kernels of a series, and the metrics that it is about.
+fn promises(text: &str, series: &str) -> Vec<(File, Vec<String>)> {
+    let mut file: File = toml::from_str(text).unwrap();
+    file.keep_series(series);
+    let File { scenario, known_worse, expect, compare, bound, .. } = file;
     let empty = || File {
         scenario: scenario.clone(),
+        series: None,
         aa_clean: false,
         known_worse: Vec::new(),
         expect: Vec::new(),
@@ -216,23 +246,33 @@ fn promises(text: &str) -> Vec<(File, Vec<String>)> {
     all
 }
 
+/// Whether a metric has one of these names.
+fn is_one_of(metric: &Metric, names: &[String]) -> bool {
+    names.iter().any(|name| is_named(metric, name))
+}
+
+/// Returns the guest that a promise is about; `None` for all.
+fn guest_of(promise: &File) -> Option<&String> {
+    let guests = (promise.expect.iter().map(|e| &e.guest))
+        .chain(promise.known_worse.iter().map(|k| &k.guest))
+        .chain(promise.compare.iter().map(|c| &c.guest))
+        .chain(promise.bound.iter().map(|b| &b.guest));
+    guests.flatten().next()
+}
+
 /// Returns what a promise needs that is not published: kernels, guests, and metrics of other guests. `all` are the
 /// metrics that the scenario reports.
 fn without_results(promise: &File, names: &[String], all: &Results, results: &Results) -> Vec<String> {
     let of_compare = promise.compare.iter().flat_map(|c| [Some(&c.arm), c.than_arm.as_ref()]).flatten();
     let arms = of_compare.chain(promise.bound.iter().map(|b| &b.arm)).map(|arm| arm.get_ref());
     let kernels = arms.filter(|arm| !["stock", "memreap"].contains(&arm.as_str())).filter(|arm| {
-        let mut promised = results.metrics().filter(|(_, m)| names.contains(&m.metric));
+        let mut promised = results.metrics().filter(|(_, m)| is_one_of(m, names));
         promised.all(|(_, m)| m.values_on(ArmRole::Control(arm)).is_empty())
     });
-    let guests = (promise.expect.iter().map(|e| &e.guest))
-        .chain(promise.known_worse.iter().map(|k| &k.guest))
-        .chain(promise.compare.iter().map(|c| &c.guest))
-        .chain(promise.bound.iter().map(|b| &b.guest));
-    let guest = guests.flatten().next();
+    let guest = guest_of(promise);
     let is_missing = |(run, m): &(&Run, &Metric)| {
         guest.is_none_or(|guest| *guest == run.guest)
-            && names.contains(&m.metric)
+            && is_one_of(m, names)
             && results.metrics().all(|(other, r)| key(other, r) != key(run, m))
     };
     let metrics = all.metrics().filter(is_missing).map(|(run, m)| {
@@ -245,7 +285,7 @@ fn without_results(promise: &File, names: &[String], all: &Results, results: &Re
 }
 
 /// Returns how many of the drawn runs miss each promise, for those that may be missed at all.
-fn misses(results: &Results, promise: &File, drawn: Drawn) -> BTreeMap<String, usize> {
+fn misses(results: &Results, promise: &File, drawn: Drawn<'_>) -> BTreeMap<String, usize> {
     let missed = |results: &Results| {
         let checked = own(check_file(results, promise, drawn.kind, |_, what| anyhow!(what)).unwrap());
         checked.into_iter().filter(|c| c.state == State::Missed).map(|c| c.expected)
@@ -283,31 +323,36 @@ fn too_often(path: &Path, what: &str, pairs: usize, misses: BTreeMap<String, usi
 
 #[test]
 fn no_promise_is_missed_by_chance() {
-    let published = published();
-    let of_scenario = |scenario: &Scenario| {
+    let series = series::names(&repository()).unwrap();
+    let published: Vec<_> = series.iter().map(|series| published(series)).collect();
+    let of_scenario = |series: &str, published: &BTreeMap<Key, Metric>, scenario: &Scenario| {
         let (path, text) = read(scenario);
-        let results = published_of(scenario, None, &published);
+        let results = published_of(scenario, None, published);
         let (mut without, mut often) = (Vec::new(), Vec::new());
-        for (promise, names) in promises(&text) {
+        for (promise, names) in promises(&text, series) {
             let missing = without_results(&promise, &names, &all_of(scenario), &results);
             let has_kernels = missing.iter().all(|what| !what.starts_with("kernel "));
-            without.extend(missing.into_iter().map(|what| format!("{}: {what}", scenario.name)));
+            without.extend(missing.into_iter().map(|what| format!("{series} {}: {what}", scenario.name)));
             let mut results = results.clone();
+            results.runs.retain(|run| guest_of(&promise).is_none_or(|guest| *guest == run.guest));
             for run in &mut results.runs {
-                run.metrics.retain(|m| names.contains(&m.metric));
+                run.metrics.retain(|m| is_one_of(m, &names));
             }
             if results.metrics().next().is_none() || !has_kernels {
                 continue;
             }
-            for drawn in [SMOKE, FULL] {
+            for drawn in kinds(series) {
                 let misses = misses(&results, &promise, drawn);
                 often.extend(too_often(&path, drawn.what, drawn.pairs, misses));
             }
         }
         Ok((without, often))
     };
-    let scenarios: Vec<&Scenario> = scenarios::all().iter().collect();
-    let found = parallel::map(crate::host::cpus(), &scenarios, |scenario| of_scenario(scenario));
+    let of_series = series.iter().zip(&published);
+    let all: Vec<_> = of_series.flat_map(|of| scenarios::all().iter().map(move |scenario| (of, scenario))).collect();
+    let found = parallel::map(crate::host::cpus(), &all, |((series, published), scenario)| {
+        of_scenario(series, published, scenario)
+    });
     let (without, often): (Vec<_>, Vec<_>) = found.into_iter().map(Result::unwrap).unzip();
     let without: BTreeSet<String> = without.into_iter().flatten().collect();
     let known: BTreeSet<String> = WITHOUT_RESULTS.iter().map(|&what| what.to_owned()).collect();
@@ -329,7 +374,7 @@ fn make_demo_does_not_fail_by_chance() {
     let pairs: usize = variable(&makefile, "PAIRS").parse().unwrap();
     let guest = variable(&makefile, "GUEST");
     let names: Vec<String> = variable(&makefile, "SCENARIOS").split(' ').map(str::to_owned).collect();
-    let (published, scenarios) = (published(), workload::scenarios(None, &names).unwrap());
+    let (published, scenarios) = (published(series::DEFAULT), workload::scenarios(None, &names).unwrap());
     let parts = scenarios.iter().map(|scenario| published_of(scenario, Some(&guest), &published));
     let all = parts.reduce(|mut all, more| {
         all.runs.extend(more.runs);
@@ -338,7 +383,9 @@ fn make_demo_does_not_fail_by_chance() {
     let all = all.unwrap();
     let read = |scenario: &&Scenario| {
         let (path, text) = read(scenario);
-        (path, toml::from_str::<File>(&text).unwrap())
+        let mut file: File = toml::from_str(&text).unwrap();
+        file.keep_series(series::DEFAULT);
+        (path, file)
     };
     let files: Vec<(PathBuf, File)> = scenarios.iter().map(read).collect();
     // As many on any host, so that the runs are the same.

@@ -9,10 +9,11 @@ use scenarios::{Guest, Mode, Scenario};
 
 use crate::ab::results::{ArmMeta, ControlValues, Metric, Run, fixture};
 use crate::ab::verdict::Verdict;
+use crate::kernel::series;
 use protocol::results::Better;
 
-const ALL: RunKind = RunKind { smoke: false, aa: true };
-const SMOKE: RunKind = RunKind { smoke: true, aa: false };
+const ALL: RunKind<'_> = RunKind { series: series::DEFAULT, smoke: false, aa: true };
+const SMOKE: RunKind<'_> = RunKind { smoke: true, aa: false, ..ALL };
 
 fn check_fixture(text: &str) -> Result<Vec<Checked>> {
     check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"), ALL)
@@ -57,11 +58,14 @@ pub(super) fn all_of(scenario: &Scenario) -> Results {
     results
 }
 
-/// The expectations in `text` of metrics that `results` do not have.
+/// The expectations in `text`, for any series, of metrics that `results` do not have.
 fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
-    let checked = check_text(results, text, path, ALL).unwrap();
-    let missing = checked.into_iter().filter(|c| c.measured.starts_with(NOT_MEASURED));
-    missing.map(|c| c.expected).collect()
+    let series = series::names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+    let checked = |series| check_text(results, text, path, RunKind { series, ..ALL }).unwrap();
+    let checked = series.iter().flat_map(|series| checked(series));
+    let missing: BTreeSet<String> =
+        checked.filter(|c| c.measured.starts_with(NOT_MEASURED)).map(|c| c.expected).collect();
+    missing.into_iter().collect()
 }
 
 #[test]
@@ -98,6 +102,35 @@ fn names_that_no_scenario_reports_are_found() {
         assert_eq!(unknown(&format!("[[compare]]\n{text}")), missed, "{text}");
     }
     assert_eq!(unknown("[[bound]]\narm = 'memreap'\nmetric = '2-vmas/kill-90'\nat_most = 1"), 1);
+}
+
+#[test]
+fn a_promise_is_for_its_series_or_that_of_its_file() {
+    let table = |series: &str| {
+        format!("[[bound]]\narm = 'memreap'\nmetric = '100-vmas/pte-lock-contended'\n{series}at_most = 0\n")
+    };
+    let missed = |text: &str, series| {
+        let kind = RunKind { series, ..ALL };
+        let checked = check_text(&fixture::results(), text, Path::new("x"), kind).unwrap();
+        own(checked).iter().filter(|c| c.state == State::Missed).count()
+    };
+    let all = table("") + &table("series = '7.3'\n");
+    assert_eq!(["6.12", "7.3"].map(|series| missed(&all, series)), [1, 2]);
+    let of_file = format!("series = '6.12'\n{all}");
+    assert_eq!(["6.12", "7.3"].map(|series| missed(&of_file, series)), [1, 1]);
+}
+
+#[test]
+fn a_promise_of_all_cases_is_checked_for_each() {
+    let of_each = |metric: &str| {
+        let text = format!("[[bound]]\narm = 'memreap'\nmetric = '{metric}'\nat_least = 0\n");
+        own(check_fixture(&text).unwrap()).into_iter().filter(|c| c.state == State::Met).count()
+    };
+    let all = fixture::results().metrics().filter(|(_, m)| m.short_name() == "pte-lock-contended").count();
+    assert_eq!([of_each("*/pte-lock-contended"), of_each("*/lock-contended")], [all, 0]);
+    assert!(all > 0);
+    let compare = "[[compare]]\narm = 'memreap'\nmetric = '*/kill-90'\nnot_worse_than = '1-vma/kill-90'";
+    assert!(check_fixture(compare).unwrap_err().to_string().contains("without *"));
 }
 
 /// Results in which one metric, of interval `[0.5, 0.7]`, is worse.
@@ -223,7 +256,7 @@ fn what_needs_pairs_is_left_out_of_a_smoke_run() {
 fn without_a_control_aa_clean_is_left_out() {
     let mut results = fixture::results();
     results.metrics_mut().for_each(|m| m.aa = None);
-    let kind = RunKind { smoke: false, aa: false };
+    let kind = RunKind { aa: false, ..ALL };
     let judge = |kind| check_text(&results, "aa_clean = true", Path::new("x"), kind).unwrap();
     assert_eq!(judge(ALL)[0].state, State::Missed);
     let checked = &judge(kind)[..1];
