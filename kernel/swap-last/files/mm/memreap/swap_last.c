@@ -51,7 +51,7 @@ static atomic_long_t nr_waited;
 static atomic_long_t nr_helped;
 
 /* Processes exit on several CPUs, and so are their slots released: on so many. */
-#define MAX_WORKERS		4
+#define MAX_WORKERS		4U
 
 static struct work_struct release_workers[MAX_WORKERS];
 static atomic_t next_worker;
@@ -125,7 +125,8 @@ void memreap_swap_hand_over(struct mmu_gather *tlb)
 	spin_lock(&waiting_lock);
 	list_splice_tail(&tlb->kept, &waiting_tables);
 	spin_unlock(&waiting_lock);
-	worker = (unsigned int)atomic_inc_return(&next_worker) % MAX_WORKERS;
+	worker = atomic_inc_return(&next_worker);
+	worker %= min(num_online_cpus(), MAX_WORKERS);
 	queue_work(release_wq, &release_workers[worker]);
 }
 
