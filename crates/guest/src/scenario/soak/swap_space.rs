@@ -65,27 +65,24 @@ pub(super) fn swapper(mut rng: Rng, device: &str) -> Result<Disturbance> {
 /// Checks that no swap entry waits to be released, and that all that ever did have been released. Returns how
 /// many that were and a note with all counters; `None` for a kernel in which none wait.
 pub(super) fn check_swap_is_released() -> Result<Option<(u64, String)>> {
-    let read = || {
-        let text = counters::vmstat()?;
-        let counters_text: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("swap_defer_")).collect();
-        Ok::<_, anyhow::Error>(
-            counters::value(&text, "swap_defer_waiting ")
-                .zip(counters::value(&text, "swap_defer_queued "))
-                .zip(counters::value(&text, "swap_defer_released "))
-                .map(|((waiting, queued), released)| (waiting, queued, released, counters_text.join(", "))),
-        )
-    };
-    if read()?.is_none() {
+    let text = counters::vmstat()?;
+    // Of swap-defer, and of swap-last, which does not count releases.
+    let Some(topic) = ["swap_defer_", "swap_last_"].into_iter().find(|topic| text.contains(topic)) else {
         return Ok(None);
-    }
-    let mut last = None;
+    };
+    let mut last = String::new();
+    let mut count = |name| {
+        last = counters::vmstat().unwrap_or_default();
+        counters::value(&last, &format!("{topic}{name} "))
+    };
     let done = within(DEATH_TIMEOUT, || {
-        last = read().ok().flatten();
-        matches!(last, Some((0, queued, released, _)) if queued == released)
+        count("waiting") == Some(0) && count("released").is_none_or(|n| Some(n) == count("queued"))
     });
-    let (_, queued, _, text) = last.context("the counters of swap-defer are gone")?;
-    done.with_context(|| format!("swap entries are not released: {text}"))?;
-    Ok(Some((queued, format!("swap entries: {text}"))))
+    let ever = count("queued").or_else(|| count("waited")).with_context(|| format!("no counters {topic}*"))?;
+    let all: Vec<_> = last.lines().filter_map(|line| line.strip_prefix(topic)).collect();
+    let all = all.join(", ");
+    done.with_context(|| format!("swap entries are not released: {all}"))?;
+    Ok(Some((ever, format!("swap entries: {all}"))))
 }
 
 /// Switches all swap off. That never ends if a slot leaked to which nothing refers.
