@@ -29,6 +29,10 @@ const FACTORS: [f64; 4] = [0.0, 0.5, 2.0, f64::INFINITY];
 /// By how much later than it could the kernel reports pressure, so that samples come at other moments: each run counts
 /// once for each.
 const LAGS_MS: [u64; 4] = [0, 50, 100, 150];
+/// A frame that is later than this is a stall.
+const STALL_MS: f64 = 50.0;
+/// When so much more memory is available than at the first signal, the victim's is coming back.
+const BACK_KIB: u64 = 100 << 10;
 /// A decision that moves by less is the same one: a sample.
 const SAME_S: f64 = 0.06;
 
@@ -53,6 +57,9 @@ pub struct Replay {
     pub lacks: &'static str,
     /// The kill, if there would have been one.
     pub kill: Option<Kill>,
+    /// For how long the foreground stalled in the run itself, in seconds: before the first signal, from there until
+    /// 100 MiB were back, and after that. `None` if that was not recorded.
+    pub stalled_s: Option<[f64; 3]>,
 }
 
 /// A kill that the governor advises.
@@ -128,7 +135,21 @@ fn replay(run: &Run, act: &Act, thresholds: Thresholds, lag_ms: u64) -> Replay {
             usable_mib: decision.sample.headroom() as f64 / MIB as f64,
             because: decision.because.to_string(),
         }),
+        stalled_s: recorded_ms.and_then(|at_ms| stalls(&run.samples, at_ms)),
     }
+}
+
+/// See [`Replay::stalled_s`].
+fn stalls(samples: &[protocol::faceoff::Sample], signal_ms: f64) -> Option<[f64; 3]> {
+    let after = samples.iter().position(|s| s.t >= signal_ms)?;
+    let least = samples[after.saturating_sub(1)].avail + BACK_KIB;
+    let back = samples[after..].iter().find(|s| s.avail >= least)?;
+    let mut stalled = [0.0; 3];
+    for pair in samples.windows(2).filter(|pair| pair[1].fg_gap_ms > STALL_MS) {
+        let phase = usize::from(pair[1].t >= signal_ms) + usize::from(pair[1].t > back.t);
+        stalled[phase] += (pair[1].t - pair[0].t) / 1e3;
+    }
+    Some(stalled)
 }
 
 /// Returns the table of replays, and what is to be known about them.
@@ -146,12 +167,14 @@ pub fn table(replays: &[Replay], colour: bool) -> String {
             Cell::new(kill(|kill| number(kill.usable_mib.round()))),
             Cell::new(r.recorded_s.map_or_else(|| "-".to_owned(), seconds)),
             Cell::new(format!("{:.0}", r.interval_s * 1e3)),
+            Cell::new(r.stalled_s.map_or_else(|| "-".to_owned(), |s| s.map(seconds).join(", "))),
         ]
     });
-    let head = vec!["load", "run of", "reason", "seed", "kill, s", "usable, MiB", "recorded, s", "samples, ms"];
+    let head =
+        vec!["load", "run of", "reason", "seed", "kill, s", "usable, MiB", "recorded, s", "samples, ms", "stalls, s"];
     let mut text = drawn(&Table { rows: rows.collect(), head, text_columns: 3 }, colour);
     text += "A run is known until its first signal (\"recorded\"). Nothing is interpolated: a kill is seen at the next \
-             sample.\n";
+             sample. Stalls: before the signal, until 100 MiB were back, after that.\n";
     let lacks = replays.iter().filter(|r| !r.lacks.is_empty()).count();
     if lacks > 0 {
         text += &format!(
@@ -285,6 +308,26 @@ pub fn ablation(rows: &[Tried], colour: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stall_belongs_to_what_the_run_waits_for() {
+        let sample = |(t, avail, fg_gap_ms)| protocol::faceoff::Sample { t, avail, fg_gap_ms, ..Default::default() };
+        let run = [
+            (0.0, 900_000, 8.0),
+            (100.0, 60_000, 90.0),
+            (200.0, 50_000, 190.0),
+            (300.0, 50_000, 290.0),
+            (400.0, 160_000, 390.0),
+            (500.0, 900_000, 60.0),
+            (600.0, 900_000, 50.0),
+        ]
+        .map(sample);
+        let stalled = stalls(&run, 250.0).unwrap().map(|s| (s * 1e3).round());
+        assert_eq!(stalled, [200.0, 200.0, 100.0]);
+        // It is not known when memory was back, or there is no sample since.
+        assert_eq!(stalls(&run[..4], 250.0), None);
+        assert_eq!(stalls(&run, 700.0), None);
+    }
 
     /// The runs of this checkout that have samples.
     fn recorded() -> Vec<Run> {
