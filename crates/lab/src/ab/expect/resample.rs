@@ -35,14 +35,19 @@ const WITHOUT_RESULTS: &[&str] = &[
     "6.12 oom-select: kernel memreap-plain-sums",
     "6.12 oom-select: kernel stock-precise",
     "6.12 rss-counters: kernel memreap-rss-counters",
-    "6.12 rss-counters: metric error-all/threaded-stat-read in guest icount-16",
-    "6.12 rss-counters: metric error-all/threaded-stat-read in guest multi",
+    "6.12 rss-counters: case error-all in guest icount-16",
+    "6.12 rss-counters: case error-all in guest multi",
     "6.12 swap-batch: kernel memreap-off",
     "6.12 swap-defer: kernel memreap-batch",
     "6.12 swap-defer: kernel memreap-off",
     "7.3 expedite: guest multi",
     "7.3 memcg-exit: guest multi",
-    "7.3 oom-select: guest icount-64",
+    "7.3 oom-select: case all-cpus-2000 in guest icount-64",
+    "7.3 oom-select: case ascending-2000 in guest icount-64",
+    "7.3 oom-select: case lognormal-10000 in guest icount-64",
+    "7.3 oom-select: case lognormal-200 in guest icount-64",
+    "7.3 oom-select: case near-equal-2000 in guest icount-64",
+    "7.3 oom-select: case victim in guest icount-64",
     "7.3 release: guest multi",
     "7.3 rss-counters: guest icount-16",
     "7.3 rss-counters: guest icount-64",
@@ -257,7 +262,7 @@ fn guest_of(promise: &File) -> Option<&String> {
     guests.flatten().next()
 }
 
-/// Returns what a promise needs that is not published: kernels, guests, and metrics of other guests. `all` are the
+/// Returns what a promise needs that is not published: kernels, guests, and cases of other guests. `all` are the
 /// metrics that the scenario reports.
 fn without_results(promise: &File, names: &[String], all: &Results, results: &Results) -> Vec<String> {
     let of_compare = promise.compare.iter().flat_map(|c| [Some(&c.arm), c.than_arm.as_ref()]).flatten();
@@ -274,7 +279,7 @@ fn without_results(promise: &File, names: &[String], all: &Results, results: &Re
     };
     let metrics = all.metrics().filter(is_missing).map(|(run, m)| {
         match results.run(&run.scenario, &run.guest).is_some_and(|run| !run.metrics.is_empty()) {
-            true => format!("metric {} in guest {}", m.metric, run.guest),
+            true => format!("case {} in guest {}", m.case(), run.guest),
             false => format!("guest {}", run.guest),
         }
     });
