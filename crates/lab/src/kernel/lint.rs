@@ -154,14 +154,11 @@ impl Lint<'_> {
     /// Returns what the topics change and what they add, as make targets: objects, and the one folder that is all theirs.
     fn objects(&self) -> Result<[BTreeSet<PathBuf>; 2]> {
         let (mut hooked, mut added) = (BTreeSet::new(), BTreeSet::new());
-        let is_code = |path: &PathBuf| path.extension().is_some_and(|end| end == "c");
         for topic in self.topics {
-            let edited = topic.hooked_files()?.into_iter().filter(is_code);
-            hooked.extend(edited.filter(|path| !path.starts_with("mm/memreap")).map(|c| c.with_extension("o")));
-            let new = topic.new_files()?.into_keys().filter(is_code);
-            added.extend(new.filter(|path| !path.starts_with("tools")).map(|path| {
-                if path.starts_with("mm/memreap") { "mm/memreap/".into() } else { path.with_extension("o") }
-            }));
+            let edited = topic.hooked_objects()?.into_iter();
+            hooked.extend(edited.filter(|path| !path.starts_with("mm/memreap")));
+            let new = topics::objects(topic.new_files()?.into_keys()).filter(|path| !path.starts_with("tools"));
+            added.extend(new.map(|path| if path.starts_with("mm/memreap") { "mm/memreap/".into() } else { path }));
         }
         Ok([hooked, added])
     }

@@ -5,6 +5,7 @@ use fs_err as fs;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::slice;
 
 use anyhow::{Context as _, Result, anyhow, bail};
 
@@ -56,19 +57,18 @@ pub fn export(ctx: &Context, topics: &[Topic], cover_letter: Option<&Path>, out:
     for old in patches_in(out)? {
         fs::remove_file(&old)?;
     }
+    let made = patches_in(&made)?;
     let mut exported = Vec::new();
-    for patch in patches_in(&made)? {
+    for (i, patch) in made.iter().enumerate() {
         let name = patch.file_name().ok_or_else(|| anyhow!("a patch without a name"))?;
         let to = out.join(name);
-        let text = fs::read_to_string(&patch)?;
-        match cover_letter {
+        let mut text = fs::read_to_string(patch)?;
+        if cover_letter.is_some() {
             // The cover letter has no files; it goes to all who get a patch.
-            Some(_) => {
-                let about = if exported.is_empty() { patches_in(&made)?.split_off(1) } else { vec![patch] };
-                fs::write(&to, with_recipients(&text, &maintainers(&source, &about)?))?;
-            }
-            None => fs::write(&to, text)?,
+            let about = if i == 0 { &made[1..] } else { slice::from_ref(patch) };
+            text = with_recipients(&text, &maintainers(&source, about)?);
         }
+        fs::write(&to, text)?;
         exported.push(to);
     }
     step.done(&format!("{} patches in {}", exported.len(), out.display()));
@@ -120,13 +120,12 @@ pub fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()>
     let warnings = |topics: &[Topic]| -> Result<Vec<String>> {
         let mut objects = BTreeSet::new();
         for topic in topics.iter().filter(|topic| topic.stands_alone()) {
-            let files = topic.hooked_files()?.into_iter();
-            objects.extend(files.filter(|path| path.extension().is_some_and(|end| end == "c")));
+            objects.extend(topic.hooked_objects()?);
         }
         let mut lines = Vec::new();
         if !objects.is_empty() {
             let mut make = make::make(ctx, tree.path(), &out);
-            make.args(["-s", "W=1"]).args(objects.iter().map(|path| path.with_extension("o")));
+            make.args(["-s", "W=1"]).args(objects);
             host::run_logged(&mut make, &ctx.out.join("logs/series-warnings.log"), |line| lines.push(line.to_owned()))?;
         }
         Ok(lint::messages(&lines, tree.path()))

@@ -206,6 +206,12 @@ pub fn upstream(repo: &Path) -> Result<Vec<Topic>> {
     patches.into_iter().map(topic).collect()
 }
 
+/// Returns the objects, as make targets, of the C files among these.
+pub(super) fn objects(files: impl IntoIterator<Item = PathBuf>) -> impl Iterator<Item = PathBuf> {
+    let is_code = |path: &PathBuf| path.extension().is_some_and(|end| end == "c");
+    files.into_iter().filter(is_code).map(|path| path.with_extension("o"))
+}
+
 impl Topic {
     /// A patch that stands alone.
     fn of_patch(name: String, subject: String, dir: PathBuf, patch: PathBuf) -> Self {
@@ -306,6 +312,14 @@ impl Topic {
             bail!("{}: {} holds no patch", self.name, self.patch.display());
         }
         Ok(paths)
+    }
+
+    /// Returns the objects, as make targets, of the code that its patch edits.
+    ///
+    /// # Errors
+    /// As [`Topic::hooked_files`].
+    pub fn hooked_objects(&self) -> Result<Vec<PathBuf>> {
+        Ok(objects(self.hooked_files()?).collect())
     }
 
     /// Returns all paths in the kernel tree that the topic adds or edits.
