@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use super::file::File;
 use super::judge::is_named;
-use super::tests::{all_of, own};
+use super::tests::{all_of, own, repository};
 use super::*;
 use scenarios::Scenario;
 
@@ -58,10 +58,6 @@ const WITHOUT_RESULTS: &[&str] = &[
     "7.3 storm-phone-cases: guest multi",
     "7.3 storm-phone-cases: kernel memreap-none",
 ];
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 /// Identifies a metric among all scenarios and guests: scenario, guest and metric.
 type Key = [String; 3];
@@ -214,11 +210,16 @@ fn read(scenario: &Scenario) -> (PathBuf, String) {
     (path, text)
 }
 
-/// Returns a file for each promise in the file about kernels of a series, and the metrics that it is about.
-fn promises(text: &str, series: &str) -> Vec<(File, Vec<String>)> {
+/// Returns what a file promises about kernels of a series.
+fn of_series(text: &str, series: &str) -> File {
     let mut file: File = toml::from_str(text).unwrap();
     file.keep_series(series);
-    let File { scenario, known_worse, expect, compare, bound, .. } = file;
+    file
+}
+
+/// Returns a file for each promise in the file about kernels of a series, and the metrics that it is about.
+fn promises(text: &str, series: &str) -> Vec<(File, Vec<String>)> {
+    let File { scenario, known_worse, expect, compare, bound, .. } = of_series(text, series);
     let empty = || File {
         scenario: scenario.clone(),
         series: None,
@@ -350,8 +351,11 @@ fn no_promise_is_missed_by_chance() {
         }
         Ok((without, often))
     };
-    let of_series = series.iter().zip(&published);
-    let all: Vec<_> = of_series.flat_map(|of| scenarios::all().iter().map(move |scenario| (of, scenario))).collect();
+    let all: Vec<_> = series
+        .iter()
+        .zip(&published)
+        .flat_map(|of| scenarios::all().iter().map(move |scenario| (of, scenario)))
+        .collect();
     let found = parallel::map(crate::host::cpus(), &all, |((series, published), scenario)| {
         of_scenario(series, published, scenario)
     });
@@ -385,9 +389,7 @@ fn make_demo_does_not_fail_by_chance() {
     let all = all.unwrap();
     let read = |scenario: &&Scenario| {
         let (path, text) = read(scenario);
-        let mut file: File = toml::from_str(&text).unwrap();
-        file.keep_series(series::DEFAULT);
-        (path, file)
+        (path, of_series(&text, series::DEFAULT))
     };
     let files: Vec<(PathBuf, File)> = scenarios.iter().map(read).collect();
     // As many on any host, so that the runs are the same.

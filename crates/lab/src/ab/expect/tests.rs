@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use super::judge::{NOT_MEASURED, TOO_FEW_PAIRS};
 use super::*;
@@ -14,6 +15,10 @@ use protocol::results::Better;
 
 const ALL: RunKind<'_> = RunKind { series: series::DEFAULT, smoke: false, aa: true };
 const SMOKE: RunKind<'_> = RunKind { smoke: true, aa: false, ..ALL };
+
+pub(super) fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
 
 fn check_fixture(text: &str) -> Result<Vec<Checked>> {
     check_text(&fixture::results(), text, Path::new("kernel/reap/expect.toml"), ALL)
@@ -60,7 +65,7 @@ pub(super) fn all_of(scenario: &Scenario) -> Results {
 
 /// The expectations in `text`, for any series, of metrics that `results` do not have.
 fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
-    let series = series::names(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).unwrap();
+    let series = series::names(&repository()).unwrap();
     let checked = |series| check_text(results, text, path, RunKind { series, ..ALL }).unwrap();
     let checked = series.iter().flat_map(|series| checked(series));
     let missing: BTreeSet<String> =
@@ -70,7 +75,7 @@ fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
 
 #[test]
 fn what_topics_expect_is_what_scenarios_report() {
-    let topics = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../kernel");
+    let topics = repository().join("kernel");
     let mut files: BTreeSet<_> =
         fs::read_dir(&topics).unwrap().map(|entry| entry.unwrap().path().join("expect.toml")).collect();
     files.retain(|path| path.is_file());
