@@ -65,20 +65,19 @@ pub(super) fn swapper(mut rng: Rng, device: &str) -> Result<Disturbance> {
 /// Checks that no swap entry waits to be released, and that all that ever did have been released. Returns how
 /// many that were and a note with all counters; `None` for a kernel in which none wait.
 pub(super) fn check_swap_is_released() -> Result<Option<(u64, String)>> {
-    let text = counters::vmstat()?;
+    let mut last = counters::vmstat()?;
     // Of swap-defer, and of swap-last, which does not count releases.
-    let Some(topic) = ["swap_defer_", "swap_last_"].into_iter().find(|topic| text.contains(topic)) else {
+    let Some(topic) = ["swap_defer_", "swap_last_"].into_iter().find(|topic| last.contains(topic)) else {
         return Ok(None);
     };
-    let mut last = String::new();
-    let mut count = |name| {
-        last = counters::vmstat().unwrap_or_default();
-        counters::value(&last, &format!("{topic}{name} "))
-    };
+    let count = |text: &str, name| counters::value(text, &format!("{topic}{name} "));
     let done = within(DEATH_TIMEOUT, || {
-        count("waiting") == Some(0) && count("released").is_none_or(|n| Some(n) == count("queued"))
+        last = counters::vmstat().unwrap_or_default();
+        count(&last, "waiting") == Some(0)
+            && count(&last, "released").is_none_or(|released| Some(released) == count(&last, "queued"))
     });
-    let ever = count("queued").or_else(|| count("waited")).with_context(|| format!("no counters {topic}*"))?;
+    let ever = count(&last, "queued").or_else(|| count(&last, "waited"));
+    let ever = ever.with_context(|| format!("no counters {topic}*"))?;
     let all: Vec<_> = last.lines().filter_map(|line| line.strip_prefix(topic)).collect();
     let all = all.join(", ");
     done.with_context(|| format!("swap entries are not released: {all}"))?;
