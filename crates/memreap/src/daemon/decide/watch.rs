@@ -255,7 +255,7 @@ impl<W: World + ?Sized> Watch<W> {
                 },
                 State::Asked { victim, at, grace } => {
                     if world.has_exited(&victim) {
-                        return Some(self.has_exited(now));
+                        return Some(self.victim_exited(now));
                     }
                     let age = now.saturating_sub(at);
                     let pause = match advice {
@@ -305,7 +305,7 @@ impl<W: World + ?Sized> Watch<W> {
                             world.averted(pending.victim, pending.reason, before, &self.governor);
                         }
                         Step::Spare => {}
-                        Step::Exited => return Some(self.has_exited(now)),
+                        Step::Exited => return Some(self.victim_exited(now)),
                     }
                 }
                 State::Killed { mut dying, deadline } => match world.progress(&mut dying, sample) {
@@ -340,7 +340,7 @@ impl<W: World + ?Sized> Watch<W> {
     }
 
     /// A victim has exited that was asked to. Returns the time until the next sample.
-    fn has_exited(&mut self, now: Duration) -> Duration {
+    fn victim_exited(&mut self, now: Duration) -> Duration {
         self.governor.victim_died();
         self.state = State::Watching { from: now + SETTLE_TIME };
         VICTIM_CHECK_INTERVAL
