@@ -35,8 +35,8 @@ pub struct FaceoffArgs {
     /// Print faceoff.json, or what --replay finds, as JSON on stdout instead of the tables
     #[arg(long)]
     pub json: bool,
-    /// Run nothing: say of the runs in these faceoff.jsonl when memreap's governor would have killed. Finding: where
-    /// nobody had to die
+    /// Run nothing: say of the runs in these faceoff.jsonl, or faceoff.jsonl.gz, when memreap's governor would have
+    /// killed. Finding: where nobody had to die
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "contestants")]
     pub replay: Vec<PathBuf>,
     /// Try other values of each number of the governor in these runs and in simulated machines; takes minutes

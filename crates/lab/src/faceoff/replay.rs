@@ -2,10 +2,12 @@
 //! `lab faceoff --replay`: what the governor of memreap's daemon, its own code, would have decided in runs that were
 //! recorded, until their first kill. With `--ablate`, what each of its numbers is for.
 
-use std::path::PathBuf;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use flate2::read::MultiGzDecoder;
 use fs_err as fs;
 use memreap::config::{Act, Level};
 use memreap::daemon::decide::governor::{Governor, Thresholds};
@@ -82,13 +84,23 @@ pub struct Kill {
 pub fn read(files: &[PathBuf]) -> Result<Vec<Run>> {
     let mut runs = Vec::new();
     for file in files {
-        let (_, more) = super::read(&fs::read_to_string(file)?).with_context(|| file.display().to_string())?;
+        let (_, more) = text(file).and_then(|text| super::read(&text)).with_context(|| file.display().to_string())?;
         // What the governor decides by is a share of all memory.
         let has_samples = |run: &Run| run.result.is_some() && run.samples.iter().all(|s| s.total > 0);
         runs.extend(more.into_iter().filter(|run| !run.samples.is_empty() && has_samples(run)));
     }
     ensure!(!runs.is_empty(), "no run has samples with all that the governor needs; lab faceoff records them");
     Ok(runs)
+}
+
+/// Reads a text file, compressed by gzip or not.
+fn text(file: &Path) -> Result<String> {
+    if file.extension().is_none_or(|end| end != "gz") {
+        return Ok(fs::read_to_string(file)?);
+    }
+    let mut text = String::new();
+    MultiGzDecoder::new(fs::File::open(file)?).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Returns what the governor would have done in each of these runs.
@@ -331,8 +343,8 @@ mod tests {
 
     /// The runs of this checkout that have samples.
     fn recorded() -> Vec<Run> {
-        let repo = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
-        read(&[repo.join("docs/results/faceoff/2026-11-28-setting.jsonl")]).unwrap()
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
+        read(&[repo.join("docs/results/faceoff/2026-11-28-setting.jsonl.gz")]).unwrap()
     }
 
     /// In how many of the daemon's own runs the governor does what it did: kills within 0.3 s before the signal, for
