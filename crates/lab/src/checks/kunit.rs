@@ -49,9 +49,9 @@ pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
     // KUnit is disabled by default, so that other boots do not run the tests. The initramfs is unpacked before them:
     // they count free pages.
     let mut cmdline = String::from("kunit.enable=1 kunit.autorun=1 initramfs_async=0");
-    // The next allocation of a page tells whether it was poisoned when it became free.
+    // The next allocation of a page tells whether it was poisoned when it became free, and page_owner whether it did.
     if options.variant == Variant::Debug {
-        cmdline.push_str(" page_poison=1");
+        cmdline.push_str(" page_poison=1 page_owner=on");
     }
     // KUnit's own kunit_attach_mm() leaves a reference to each mm_struct, which on x86 is found in some other place.
     if options.variant == Variant::Debug && ctx.arch == Arch::X86_64 {

@@ -7,6 +7,7 @@
 
 #include <linux/gfp.h>
 #include <linux/mm.h>
+#include <linux/page_ext.h>
 #include <linux/page-isolation.h>
 #include <linux/prandom.h>
 
@@ -305,6 +306,52 @@ static void release_test_all_come_back(struct kunit *test)
 	end_block(pages, MIGRATE_ISOLATE);
 }
 
+/* Releases a pageblock as one run. */
+static void release_block(struct kunit *test, struct page *pages)
+{
+	struct encoded_page **entries;
+
+	entries = kunit_kcalloc(test, pageblock_nr_pages, sizeof(*entries),
+				GFP_KERNEL);
+	KUNIT_ASSERT_NOT_NULL(test, entries);
+	for (unsigned int i = 0; i < pageblock_nr_pages; i++)
+		entries[i] = encode_page(pages + i, 0);
+	memreap_release_pages(entries, pageblock_nr_pages, true);
+}
+
+#ifdef CONFIG_PAGE_OWNER
+/* Returns how many pages of a block are in use, if page_owner is on. */
+static unsigned int nr_owned(struct page *pages)
+{
+	unsigned int nr = 0;
+
+	for (unsigned int i = 0; i < pageblock_nr_pages; i++) {
+		struct page_ext *ext = page_ext_get(pages + i);
+
+		if (!ext)
+			continue;
+		nr += test_bit(PAGE_EXT_OWNER_ALLOCATED, &ext->flags);
+		page_ext_put(ext);
+	}
+
+	return nr;
+}
+
+/* A page of a run must not look as if it had leaked. */
+static void release_test_owner(struct kunit *test)
+{
+	struct page *pages = alloc_block(test, MIGRATE_ISOLATE);
+	unsigned int before = nr_owned(pages);
+
+	release_block(test, pages);
+	KUNIT_EXPECT_EQ(test, nr_owned(pages), 0);
+	end_block(pages, MIGRATE_ISOLATE);
+	if (!before)
+		kunit_skip(test, "boot with page_owner=on");
+	KUNIT_EXPECT_EQ(test, before, pageblock_nr_pages);
+}
+#endif
+
 /*
  * Several passes, with a folio and its count on either side of the border
  * between two, and more runs than are kept until the zone lock is taken.
@@ -389,15 +436,8 @@ static void release_test_type(struct kunit *test)
 {
 	const struct type_case *c = test->param_value;
 	struct page *pages = alloc_block(test, c->type);
-	struct encoded_page **entries;
 
-	entries = kunit_kcalloc(test, pageblock_nr_pages, sizeof(*entries),
-				GFP_KERNEL);
-	KUNIT_ASSERT_NOT_NULL(test, entries);
-	for (unsigned int i = 0; i < pageblock_nr_pages; i++)
-		entries[i] = encode_page(pages + i, 0);
-	memreap_release_pages(entries, pageblock_nr_pages, true);
-
+	release_block(test, pages);
 	KUNIT_EXPECT_TRUE(test, on_list(pages, pageblock_order, c->type));
 	end_block(pages, c->type);
 }
@@ -494,6 +534,9 @@ static struct kunit_case release_test_cases[] = {
 	KUNIT_CASE(release_test_blocks),
 	KUNIT_CASE(release_test_add),
 	KUNIT_CASE_PARAM(release_test_all_come_back, killed_gen_params),
+#ifdef CONFIG_PAGE_OWNER
+	KUNIT_CASE(release_test_owner),
+#endif
 	KUNIT_CASE(release_test_many),
 	KUNIT_CASE_PARAM(release_test_type, type_gen_params),
 	KUNIT_CASE_PARAM(release_test_list_share, killed_gen_params),
