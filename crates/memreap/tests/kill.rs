@@ -710,8 +710,9 @@ fn many_at_once() {
 #[test]
 fn man_pages_completions_and_the_built_in_configuration_are_generated() {
     let dir = tempfile::tempdir().unwrap();
-    assert!(memreap().args(["generate", "man"]).arg(dir.path()).status().unwrap().success());
-    let page = fs::read_to_string(dir.path().join("memreap-kill.1")).unwrap();
+    let folder = dir.path().join("share/man1");
+    assert!(memreap().args(["generate", "man"]).arg(&folder).status().unwrap().success());
+    let page = fs::read_to_string(folder.join("memreap-kill.1")).unwrap();
     for text in ["signal\\-first", "still dying", "130"] {
         assert!(page.contains(text), "{text}: {page}");
     }

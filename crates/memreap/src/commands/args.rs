@@ -468,7 +468,7 @@ pub struct GenerateArgs {
 pub enum Generate {
     /// Write memreap.1, memreap-kill.1 and so on into a folder
     Man {
-        /// The folder
+        /// The folder, made if it is not there
         folder: PathBuf,
     },
     /// Print the completions for a shell

@@ -14,7 +14,8 @@ use crate::exit::Exit;
 pub fn run(args: &GenerateArgs) -> Result<Exit> {
     match &args.what {
         Generate::Man { folder } => {
-            clap_mangen::generate_to(Cli::command(), folder)
+            std::fs::create_dir_all(folder)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), folder))
                 .with_context(|| format!("cannot write man pages to {}", linux::escape(folder)))?;
         }
         Generate::Completions { shell } => {
