@@ -9,6 +9,7 @@
 #include <linux/mm.h>
 #include <linux/page_ext.h>
 #include <linux/page-isolation.h>
+#include <linux/page_owner.h>
 #include <linux/prandom.h>
 
 #include "compat_kunit.h"
@@ -497,6 +498,8 @@ static void release_test_kept(struct kunit *test)
 			KUNIT_EXPECT_EQ(test, page_count(bad), 0);
 			ClearPageHWPoison(bad);
 			set_page_count(bad, 1);
+			/* To page_owner it has been freed. */
+			set_page_owner(bad, 0, GFP_KERNEL);
 		}
 		put_page(bad);
 	}
