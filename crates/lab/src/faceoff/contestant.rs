@@ -221,10 +221,10 @@ mod tests {
         let repo = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
         let all = load(repo).unwrap();
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
-        let peers =
-            ["none", "earlyoom", "earlyoom-tuned", "nohang", "nohang-tuned", "oomd-fedora", "oomd-ubuntu", "bustd"];
+        let peers = ["none", "none-min-ttl", "earlyoom", "earlyoom-tuned", "nohang", "nohang-tuned", "oomd-fedora"];
+        let more = ["oomd-ubuntu", "bustd", "memreap", "memreap-topics", "memreap-pod"];
         let plain: Vec<&str> = names.iter().copied().filter(|name| !name.contains('+')).collect();
-        assert_eq!(plain, [&peers[..], &["memreap", "memreap-topics", "memreap-pod"]].concat());
+        assert_eq!(plain, [&peers[..], &more].concat());
         assert_eq!(names[..2], ["none", "none+watermark"]);
         let ours: Vec<&Contestant> = all.iter().filter(|c| c.is_ours()).collect();
         assert!(ours.len() == 4 && ours.iter().all(|c| c.name.starts_with("memreap")));
@@ -234,7 +234,10 @@ mod tests {
         assert!(ours[1].has_watermark() && ours[1].setup.len() == ours[0].setup.len() + 1);
         assert_eq!(select(&all, &["nohang+watermark".into(), "none".into()]).unwrap().len(), 2);
         let unknown = select(&all, &["nothing".into()]).unwrap_err().to_string();
-        assert!(unknown.contains("no contestant 'nothing'; there are: none, none+watermark, earlyoom"), "{unknown}");
+        assert!(
+            unknown.contains("no contestant 'nothing'; there are: none, none+watermark, none-min-ttl"),
+            "{unknown}"
+        );
     }
 
     #[test]
