@@ -13,20 +13,17 @@ pub enum Topic {
     /// The kernel frees the memory of killed processes itself, at once:
     /// [`PidFd::kill_expedited`](crate::PidFd::kill_expedited).
     Expedite,
-    /// Mappings of merged pages (KSM) are found without looking at all of them.
-    KsmRmap,
 }
 
 impl Topic {
     /// Those that `doctor` and the kill need.
-    pub const ALL: [Self; 3] = [Self::Reap, Self::Expedite, Self::KsmRmap];
+    pub const ALL: [Self; 2] = [Self::Reap, Self::Expedite];
 
     /// Its parameter, as in `memreap.reap=0` on the kernel's command line.
     fn parameter(self) -> &'static str {
         match self {
             Self::Reap => "reap",
             Self::Expedite => "expedite",
-            Self::KsmRmap => "ksm_rmap",
         }
     }
 
@@ -95,12 +92,11 @@ mod tests {
         assert_eq!(Topic::Reap.is_on(&root).unwrap(), None);
         let parameters = root.sys().join("module/memreap/parameters");
         fs::create_dir_all(&parameters).unwrap();
-        for (file, text) in [("reap", "Y\n"), ("expedite", "N\n"), ("ksm_rmap", "maybe\n")] {
-            fs::write(parameters.join(file), text).unwrap();
+        for (text, is_on) in [("Y\n", Some(true)), ("N\n", Some(false)), ("maybe\n", None)] {
+            fs::write(parameters.join("expedite"), text).unwrap();
+            assert_eq!(Topic::Expedite.is_on(&root).ok().flatten(), is_on);
         }
-        assert_eq!(Topic::Reap.is_on(&root).unwrap(), Some(true));
-        assert_eq!(Topic::Expedite.is_on(&root).unwrap(), Some(false));
-        assert!(Topic::KsmRmap.is_on(&root).is_err());
+        assert!(Topic::Expedite.is_on(&root).is_err());
     }
 
     #[test]

@@ -251,11 +251,6 @@ fn topic_finding(root: &Root, probes: &Probes, topic: Topic) -> Finding {
             "the kernel frees memory as part of the kill: no race to lose, no threads",
             "memreap.expedite=1 on the kernel's command line",
         ),
-        Topic::KsmRmap => (
-            "topic ksm-rmap",
-            "merged pages (KSM) are reclaimed without long lock holds",
-            "memreap.ksm_rmap=1 on the kernel's command line",
-        ),
     };
     let check = Check::new(thing, purpose);
     match topic.is_on(root) {

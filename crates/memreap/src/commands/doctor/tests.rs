@@ -50,7 +50,6 @@ fn a_kernel_with_everything() {
             ("proc/1/stat", &fs::read_to_string("/proc/self/stat").unwrap()),
             ("sys/module/memreap/parameters/reap", "Y\n"),
             ("sys/module/memreap/parameters/expedite", "Y\n"),
-            ("sys/module/memreap/parameters/ksm_rmap", "N\n"),
             ("proc/sys/vm/expedite_min_kbytes", "65536\n"),
             ("proc/sys/vm/expedite_cpu_percent", "75\n"),
             ("proc/sys/vm/watermark_scale_factor", "100\n"),
@@ -78,7 +77,6 @@ fn a_kernel_with_everything() {
     ] {
         assert_eq!(state(&findings, thing), State::Ok, "{thing}: {findings:?}");
     }
-    assert_eq!(state(&findings, "topic ksm-rmap"), State::Off);
     assert!(findings.iter().filter(|f| f.state == State::Ok).all(|f| f.remedy.is_none()));
     assert!(render(&findings, &ALL).ends_with("by expedite\n"));
 }
