@@ -29,9 +29,10 @@ Names:
   Nothing is matched in part, and threads are never targets.
 
 Many at once:
-  --tree, --cgroup, --unit and --user can be given several times. What is named so dies with all that
-  it starts meanwhile: the kernel kills a cgroup at once (cgroup.kill); others, and a cgroup of which
-  something is spared, are stopped (SIGSTOP) while they are found, and continued if they are spared.
+  --tree, --cgroup, --unit and --user can be given several times. What is named so dies with all
+  that it starts meanwhile: the kernel kills a cgroup at once (cgroup.kill); others, and a cgroup
+  of which something is spared, are stopped (SIGSTOP) while they are found, and continued if they
+  are spared.
   A dry run stops nothing. With --signal-first, that is done after the grace time. Where processes
   are started faster than they are found, what is known is killed after 2 s (exit code 5).
   A cgroup's path begins below /sys/fs/cgroup. A unit is one of the system's manager for root, else
@@ -65,11 +66,11 @@ JSON, one object (sizes in bytes, times in seconds; fields may be added without 
   method, threads       the method that was tried, and the number of threads
   signal_first          null, or signal and grace_seconds
   timeout_seconds       as given
-  before, after         the system's anon, free, available, swap_free; after is null when nothing was
-                        done
+  before, after         the system's anon, free, available, swap_free; after is null when nothing
+                        was done
   victims               see below
-  sets                  of --tree and the like, each with kind, target, cgroup (path or null), at_once
-                        (by cgroup.kill)
+  sets                  of --tree and the like, each with kind, target, cgroup (path or null),
+                        at_once (by cgroup.kill)
   errors                target as typed or null, pid or null, message, kind: not_found,
                         not_permitted, ambiguous, protected, kernel_thread, unsupported, not_empty,
                         system
@@ -121,8 +122,9 @@ JSON, one object (sizes in bytes):
                     the process
   rule              the rule that fits it; null for none
   bytes, exact, error_bytes
-                    what comes back; if that is a sample's, with its standard error; if neither exact
-                    nor a sample's, a guess. bytes is null for candidates that were not read closely
+                    what comes back; if that is a sample's, with its standard error; if neither
+                    exact nor a sample's, a guess. bytes is null for candidates that were not read
+                    closely
  Victim only:
   vm_bytes          the size of its address space
   sharers           IDs of processes that share its memory, and would be killed with it
@@ -134,9 +136,9 @@ JSON, one object (sizes in bytes):
  Of --why-not:
   pid, name, uid, user, rule, bytes, exact, score
                     as above
-  reason            victim, with_victim (it shares its memory or dies with its cgroup), never (by rule
-                    or what no rule can change), no_memory (a kernel thread or a zombie), dying,
-                    not_permitted, too_small, less
+  reason            victim, with_victim (it shares its memory or dies with its cgroup), never (by
+                    rule or what no rule can change), no_memory (a kernel thread or a zombie),
+                    dying, not_permitted, too_small, less
   victim_score      what counts of the victim, if that is why (less); else null
   smallest_bytes    a victim gives back so much at least";
 
@@ -161,7 +163,8 @@ JSON, one object per view (sizes in bytes):
   bytes_per_second        how fast the headroom shrinks; negative when memory comes back
   seconds_left            until it is used up, or null
   next                    the next victim or null: pid, comm, uid, cgroup, bytes, exact, rule, and
-                          what the choice cost: processes, cheap_reads, exact_reads, samples, seconds
+                          what the choice cost: processes, cheap_reads, exact_reads, samples,
+                          seconds
   kills                   the last of the history, with its fields; null when that cannot be read
 
 Files:
@@ -181,8 +184,8 @@ Exit codes:
 
 JSON, one object:
   version, command  1, \"history\"
-  kills             oldest first, with the fields that the daemon has written (memreap daemon --help),
-                    and tried: earlier kills, each with unix_ms, pid, comm, ending
+  kills             oldest first, with the fields that the daemon has written (memreap daemon
+                    --help), and tried: earlier kills, each with unix_ms, pid, comm, ending
   errors            each with file, line (or null), message
 
 Files:
@@ -207,7 +210,8 @@ History, one JSON object per line (also in `memreap watch --json`):
   unix_ms, pid, comm, uid, cgroup, unit, pod, container, parent (a PID or null), parent_comm,
   command_line, processes, bytes, freed (by how much what is free grew, or null), exact, reason,
   because, rule, before (what kill.before did: passed, freed, failed, timed-out, skipped), method,
-  ending (back, gone, late, refused, averted, dry-run), available (before and after), took_us, choice_us
+  ending (back, gone, late, refused, averted, dry-run), available (before and after), took_us,
+  choice_us
 
 Files:
   /etc/memreap.toml                the configuration, as far as it differs from the built-in one,
@@ -243,7 +247,6 @@ pub enum Command {
     /// Print what this kernel offers, what is missing, and what that costs
     Doctor(DoctorArgs),
     /// Print the man pages, shell completions or the built-in configuration
-    #[command(hide = true)]
     Generate(GenerateArgs),
 }
 
@@ -528,6 +531,16 @@ mod tests {
     #[test]
     fn definitions_are_sound() {
         Cli::command().debug_assert();
+    }
+
+    /// A longer line that is indented is broken, and the rest begins at the margin.
+    #[test]
+    fn what_follows_the_options_fits_in_100_columns() {
+        for command in Cli::command().get_subcommands() {
+            let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let is_broken = |line: &&str| line.starts_with(' ') && line.chars().count() > 100;
+            assert_eq!(text.lines().find(is_broken), None, "{}", command.get_name());
+        }
     }
 
     #[test]
