@@ -181,8 +181,9 @@ fn check_out(ctx: &Context, repository: &Path, clone: &Path, commit: &str, patch
         host::output(command.args(["clone", "--quiet", "--shared", "--no-checkout"]).arg(repository).arg(clone))?;
     }
     host::output(git(clone).args(["checkout", "--quiet", "--force", "--detach", commit]))?;
-    // New files of patches that were applied before, but not the builds.
-    host::output(git(clone).args(["clean", "--quiet", "--force", "-d", "--exclude=/build-*"]))?;
+    // New files of patches that were applied before, but not the builds. Also those that git is to ignore: Debian's 7.3
+    // has it ignore all.
+    host::output(git(clone).args(["clean", "--quiet", "--force", "-dx", "--exclude=/build-*"]))?;
     for patch in patches {
         let patch = fs::canonicalize(patch)?;
         host::output(git(clone).arg("apply").arg(&patch))
@@ -221,11 +222,12 @@ mod tests {
         let commit = |text: &str| {
             fs::write(folder.join("a.c"), text).unwrap();
             let name = ["-c", "user.name=x", "-c", "user.email=x@x"];
-            host::output(git(&folder).args(["add", "--all"])).unwrap();
+            host::output(git(&folder).args(["add", "--force", "--all"])).unwrap();
             host::output(git(&folder).args(name).args(["commit", "--quiet", "--message", text])).unwrap();
             resolve(&folder, "HEAD").unwrap()
         };
         host::output(git(&folder).args(["init", "--quiet"])).unwrap();
+        fs::write(folder.join(".gitignore"), "/*\n").unwrap();
         let commits = [commit("one\n"), commit("two\n")];
         let patch = dir.join("fix.patch");
         let text = "--- a/a.c\n+++ b/a.c\n@@ -1 +1 @@\n-two\n+three\n--- /dev/null\n+++ b/b.c\n@@ -0,0 +1 @@\n+new\n";
