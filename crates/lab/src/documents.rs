@@ -30,8 +30,9 @@
 //! faceoff = "faceoff/faceoff.json" # its cells are the rows, its contestants the columns; faceoff.svg is its picture
 //! ```
 //!
-//! Tables are in README.md, in docs/results.md and in the pages of `docs/results`. The table `scenarios` is not defined
-//! there: it has the sections about the scenarios, with their metrics, from crates/scenarios ([`crate::ab::sections`]).
+//! Tables are in README.md, in docs/results.md and in the pages of `docs/results`. Two are not defined there: `scenarios`
+//! has the sections about the scenarios, with their metrics, from crates/scenarios ([`crate::ab::sections`]), and `worse`
+//! all that any of the files above says is worse with memreap than on stock.
 //!
 //! Scenarios that say how things develop are drawn beside the file, as `.svg`.
 //!
@@ -57,6 +58,8 @@ use crate::format::{counted, interval, number, ratio};
 const DOCUMENTS: [&str; 3] = ["README.md", "docs/results.md", "docs/measuring.md"];
 /// The folder with the raw results, and a page for each topic.
 const RESULTS_FOLDER: &str = "docs/results";
+/// The same, as a link in docs/results.md.
+const RAW: &str = "results/";
 /// The begin of the line before a table, followed by its name.
 const TABLE_BEGIN: &str = "<!-- table: ";
 /// The line after a table.
@@ -151,6 +154,7 @@ pub fn outdated(repo: &Path) -> Result<Vec<Outdated>> {
             }
         }
     }
+    tables.insert("worse", worse(&files.read));
     let mut documents: Vec<PathBuf> = DOCUMENTS.iter().map(|document| repo.join(document)).collect();
     for entry in fs::read_dir(&files.folder).with_context(|| files.folder.display().to_string())? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -318,6 +322,68 @@ fn cell(column: &Column, name: &str, row: &Row, files: &mut Files) -> Result<Opt
     Ok(Some(if metric.ratio < 1.0 { format!("**{text}**") } else { text }))
 }
 
+/// What is worse of one guest's metrics that differ in their case only.
+struct Loss<'r> {
+    run: &'r Run,
+    /// The one with the smallest ratio.
+    worst: &'r Metric,
+    cases: usize,
+}
+
+/// Returns the table of all that is worse: a row for the cases of a guest that lose in the same metric.
+fn worse(files: &BTreeMap<String, Results>) -> String {
+    let mut text = String::from(
+        "| on | in | worse | worst case | stock | memreap | ratio (95 %) | raw data |\n|---|---|---|---|---|---|---|---|\n",
+    );
+    let mut files: Vec<_> = files.iter().collect();
+    files.sort_by_key(|(name, results)| (name.contains('/'), &results.meta.kernel));
+    for (name, results) in files {
+        let meta = &results.meta;
+        if (meta.base(), meta.changed(), meta.other_kernel()) != ("stock", "memreap", None) {
+            continue;
+        }
+        let mut losses: Vec<Loss<'_>> = Vec::new();
+        for (run, metric) in results.metrics().filter(|(_, metric)| metric.verdict == Verdict::Worse) {
+            let is_it = |loss: &&mut Loss<'_>| {
+                std::ptr::eq(loss.run, run) && case_and_name(loss.worst).1 == case_and_name(metric).1
+            };
+            match losses.iter_mut().find(is_it) {
+                Some(loss) => {
+                    loss.cases += 1;
+                    loss.worst = if metric.ratio < loss.worst.ratio { metric } else { loss.worst };
+                }
+                None => losses.push(Loss { run, worst: metric, cases: 1 }),
+            }
+        }
+        let folder = name.split_once('/').map(|(folder, _)| folder).filter(|folder| folder.starts_with("arm64"));
+        let machine = folder.unwrap_or("x86-64");
+        for Loss { run, worst, cases } in losses {
+            let (case, what) = case_and_name(worst);
+            let all = run.metrics.iter().filter(|metric| case_and_name(metric).1 == what).count();
+            let scenario = scenarios::find(&run.scenario);
+            let mut reported = scenario.into_iter().flat_map(|scenario| scenario.reported(&run.guest, None));
+            let about = reported.find(|reported| reported.name == worst.metric).map(|reported| reported.metric.about);
+            let [base, changed, ratio, _] = cells_of(worst);
+            let _ = writeln!(
+                text,
+                "| {}, {machine} | `{}`, {} | `{what}`{}{} | {} | {base} | {changed} | {ratio} | [{name}]({RAW}{name}) |",
+                meta.kernel,
+                run.scenario,
+                run.guest,
+                if about.is_some() { ": " } else { "" },
+                about.unwrap_or_default(),
+                if all > 1 { format!("{case}, {cases} of {all}") } else { case.to_owned() },
+            );
+        }
+    }
+    text
+}
+
+/// Returns the two parts of a metric's full name: its case, empty if it has none, and its name.
+fn case_and_name(metric: &Metric) -> (&str, &str) {
+    metric.metric.split_once('/').unwrap_or(("", &metric.metric))
+}
+
 fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
     let name = row.file.as_deref().or(table.file.as_deref());
     name.with_context(|| format!("row \"{}\": neither it nor its table has a file", row.label))
@@ -416,7 +482,9 @@ mod tests {
         fs::write(folder.join("tables.toml"), tables).unwrap();
         fixture::results().write(&folder.join("a.json")).unwrap();
         fs::write(dir.path().join("README.md"), readme).unwrap();
-        fs::write(dir.path().join("docs/results.md"), "nothing\n").unwrap();
+        let files = BTreeMap::from([("a.json".to_owned(), fixture::results())]);
+        let results = format!("{TABLE_BEGIN}worse -->\n{}{TABLE_END}\n", worse(&files));
+        fs::write(dir.path().join("docs/results.md"), results).unwrap();
         let texts = dir.path().join("crates/scenarios/src");
         fs::create_dir_all(&texts).unwrap();
         for scenario in scenarios::all() {
@@ -459,6 +527,21 @@ mod tests {
         let found = outdated(dir.path()).unwrap();
         assert_eq!(found[0].path, page);
         assert!(found[0].text.ends_with("| no verdict |\n<!-- end of table -->\nafter\n"), "{}", found[0].text);
+    }
+
+    #[test]
+    fn what_is_worse_in_any_file_is_in_one_table() {
+        let mut files = BTreeMap::from([("7.3/a.json".to_owned(), fixture::results())]);
+        let mut own = fixture::results();
+        own.meta.arms[1].name = "mine".into();
+        files.insert("b.json".to_owned(), own);
+        let text = worse(&files);
+        // Not what two kernels of a user's own differ in.
+        let [row] = text.lines().skip(2).collect::<Vec<_>>()[..] else { panic!("{text}") };
+        let about = "share of the reaper's steps that go down the address space";
+        let start = format!("| 6.12.117, x86-64 | `reap`, multi | `freed-descending`: {about} | 1-vma | 98 percent |");
+        assert!(row.starts_with(&start), "{row}");
+        assert!(row.ends_with("| 0.51x (0.51 - 0.52) | [7.3/a.json](results/7.3/a.json) |"), "{row}");
     }
 
     #[test]
