@@ -322,14 +322,6 @@ fn cell(column: &Column, name: &str, row: &Row, files: &mut Files) -> Result<Opt
     Ok(Some(if metric.ratio < 1.0 { format!("**{text}**") } else { text }))
 }
 
-/// What is worse of one guest's metrics that differ in their case only.
-struct Loss<'r> {
-    run: &'r Run,
-    /// The one with the smallest ratio.
-    worst: &'r Metric,
-    cases: usize,
-}
-
 /// Returns the table of all that is worse: a row for the cases of a guest that lose in the same metric.
 fn worse(files: &BTreeMap<String, Results>) -> String {
     let mut text = String::from(
@@ -342,46 +334,37 @@ fn worse(files: &BTreeMap<String, Results>) -> String {
         if (meta.base(), meta.changed(), meta.other_kernel()) != ("stock", "memreap", None) {
             continue;
         }
-        let mut losses: Vec<Loss<'_>> = Vec::new();
-        for (run, metric) in results.metrics().filter(|(_, metric)| metric.verdict == Verdict::Worse) {
-            let is_it = |loss: &&mut Loss<'_>| {
-                std::ptr::eq(loss.run, run) && case_and_name(loss.worst).1 == case_and_name(metric).1
-            };
-            match losses.iter_mut().find(is_it) {
-                Some(loss) => {
-                    loss.cases += 1;
-                    loss.worst = if metric.ratio < loss.worst.ratio { metric } else { loss.worst };
-                }
-                None => losses.push(Loss { run, worst: metric, cases: 1 }),
-            }
-        }
         let folder = name.split_once('/').map(|(folder, _)| folder).filter(|folder| folder.starts_with("arm64"));
         let machine = folder.unwrap_or("x86-64");
-        for Loss { run, worst, cases } in losses {
-            let (case, what) = case_and_name(worst);
-            let all = run.metrics.iter().filter(|metric| case_and_name(metric).1 == what).count();
-            let scenario = scenarios::find(&run.scenario);
-            let mut reported = scenario.into_iter().flat_map(|scenario| scenario.reported(&run.guest, None));
-            let about = reported.find(|reported| reported.name == worst.metric).map(|reported| reported.metric.about);
-            let [base, changed, ratio, _] = cells_of(worst);
-            let _ = writeln!(
-                text,
-                "| {}, {machine} | `{}`, {} | `{what}`{}{} | {} | {base} | {changed} | {ratio} | [{name}]({RAW}{name}) |",
-                meta.kernel,
-                run.scenario,
-                run.guest,
-                if about.is_some() { ": " } else { "" },
-                about.unwrap_or_default(),
-                if all > 1 { format!("{case}, {cases} of {all}") } else { case.to_owned() },
-            );
+        for run in &results.runs {
+            let lost: Vec<&Metric> = run.metrics.iter().filter(|metric| metric.verdict == Verdict::Worse).collect();
+            for (i, first) in lost.iter().enumerate() {
+                let what = first.short_name();
+                let is_it = |metric: &Metric| metric.short_name() == what;
+                if lost[..i].iter().any(|metric| is_it(metric)) {
+                    continue;
+                }
+                let cases = lost.iter().filter(|metric| is_it(metric));
+                let worst = cases.clone().min_by(|a, b| a.ratio.total_cmp(&b.ratio)).unwrap_or(first);
+                let all = run.metrics.iter().filter(|metric| is_it(metric)).count();
+                let scenario = scenarios::find(&run.scenario);
+                let mut reported = scenario.into_iter().flat_map(|scenario| scenario.reported(&run.guest, None));
+                let about = reported.find(|reported| reported.name == worst.metric);
+                let [base, changed, ratio, _] = cells_of(worst);
+                let _ = writeln!(
+                    text,
+                    "| {}, {machine} | `{}`, {} | `{what}`{} | {}{} | {base} | {changed} | {ratio} | [{name}]({RAW}{name}) |",
+                    meta.kernel,
+                    run.scenario,
+                    run.guest,
+                    about.map_or(String::new(), |reported| format!(": {}", reported.metric.about)),
+                    worst.case(),
+                    if all > 1 { format!(", {} of {all}", cases.count()) } else { String::new() },
+                );
+            }
         }
     }
     text
-}
-
-/// Returns the two parts of a metric's full name: its case, empty if it has none, and its name.
-fn case_and_name(metric: &Metric) -> (&str, &str) {
-    metric.metric.split_once('/').unwrap_or(("", &metric.metric))
 }
 
 fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
