@@ -807,30 +807,23 @@ mod tests {
         assert_ne!(first, digest_now());
     }
 
-    /// What a topic's folder has of files whose names begin so, one after the other.
-    fn texts(folder: &Path, beginning: &str) -> String {
-        let files = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
-        let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_str().unwrap().starts_with(beginning));
-        files.filter(named).map(|path| fs::read_to_string(path).unwrap()).collect()
-    }
-
     /// A kernel in which it is the only one that is on would not link otherwise.
     #[test]
     fn a_topic_with_a_switch_selects_its_code() {
         let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().join("kernel");
-        let folders = fs::read_dir(kernel).unwrap().map(|entry| entry.unwrap().path().join("files/mm/memreap"));
-        let all: Vec<(String, String)> =
-            folders.map(|folder| (texts(&folder, "Kconfig."), texts(&folder, ""))).collect();
-        let selects = |kconfig: &str| kconfig.contains("select MEMREAP_SWITCH\n");
-        let symbol = |kconfig: &str| kconfig.lines().find_map(|line| Some(line.strip_prefix("config ")?.to_owned()));
-        let selecting =
-            || all.iter().filter(|(kconfig, _)| selects(kconfig)).filter_map(|(kconfig, _)| symbol(kconfig));
-        let switched =
-            all.iter().filter(|(kconfig, text)| !kconfig.is_empty() && text.contains("memreap_switch_param("));
+        // Of each topic its code and its Kconfig.
+        let text = |topic: PathBuf| -> String {
+            let files = fs::read_dir(topic.join("files/mm/memreap")).into_iter().flatten();
+            files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect()
+        };
+        let all: Vec<String> = fs::read_dir(kernel).unwrap().map(|topic| text(topic.unwrap().path())).collect();
+        let selects = |text: &str| text.contains("select MEMREAP_SWITCH\n");
+        let symbol = |text: &str| text.lines().find_map(|line| Some(line.strip_prefix("config ")?.to_owned()));
+        let selecting: Vec<String> = all.iter().filter(|text| selects(text)).filter_map(|text| symbol(text)).collect();
         let mut count = 0;
-        for (kconfig, _) in switched {
-            let inherits = selecting().any(|symbol| kconfig.contains(&format!("depends on {symbol}\n")));
-            assert!(selects(kconfig) || inherits, "no \"select MEMREAP_SWITCH\":\n{kconfig}");
+        for text in all.iter().filter(|text| text.contains("\nmemreap_switch_param(")) {
+            let inherits = selecting.iter().any(|symbol| text.contains(&format!("depends on {symbol}\n")));
+            assert!(selects(text) || inherits, "no \"select MEMREAP_SWITCH\" for {:?}", symbol(text));
             count += 1;
         }
         assert_eq!(count, 8);
