@@ -79,6 +79,8 @@ fn a_kernel_with_everything() {
     }
     assert!(findings.iter().filter(|f| f.state == State::Ok).all(|f| f.remedy.is_none()));
     assert!(render(&findings, &ALL).ends_with("by expedite\n"));
+    write(dir.path(), &[("sys/module/memreap/parameters/reap", "N\n")]);
+    assert_eq!(state(&examine(&Root::at(dir.path()), &ALL), "topic reap"), State::Off);
 }
 
 #[test]
