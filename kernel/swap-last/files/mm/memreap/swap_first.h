@@ -21,14 +21,13 @@ static inline int swap_first_prio(const struct plist_head *head)
 
 /*
  * Slots that wait may be all that fills a device. Live pages do not go to a
- * slower one for them.
+ * slower one for them, unless those of one page table are all on others.
  */
 static inline void memreap_swap_before_alloc(void)
 {
-	while (memreap_swap_waits() &&
-	       swap_first_prio(&swap_avail_head) >
-	       swap_first_prio(&swap_active_head) && memreap_swap_help())
-		;
+	if (memreap_swap_waits() && swap_first_prio(&swap_avail_head) >
+				    swap_first_prio(&swap_active_head))
+		memreap_swap_help();
 }
 
 #endif /* _MM_MEMREAP_SWAP_FIRST_H */

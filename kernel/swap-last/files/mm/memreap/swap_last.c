@@ -60,50 +60,78 @@ static struct workqueue_struct *release_wq;
 /* --- At the exit --- */
 
 /**
- * memreap_swap_keep - leave the swap entries of a dying process where they are
+ * memreap_swap_keep - leave swap entries of a dying process where they are
  * @tlb: of the process, or of one that frees its memory beside it
- * @pte: the first entry, its page table locked
- * @nr: entries, all of swap
- * @counted: where the caller counts them
+ * @pte: one of them, its page table locked
  *
+ * A reaper beside the exit does not: it puts them, as long as it may.
  * What zswap holds is charged to a cgroup, whose limit it may be that kills.
  *
  * Return: false if they have to be put now.
  */
-bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
-		       int *counted)
+bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte)
 {
-	struct ptdesc *table = virt_to_ptdesc(pte);
-
-	/* A reaper beside the exit: they may have been left, and counted. */
-	if (!tlb->fullmm)
-		return test_bit(PG_HOLDS_SLOTS, &table->pt_flags.f);
-	if (!static_branch_likely(&swap_last_key) || !release_wq ||
-	    !zswap_never_enabled())
+	if (!tlb->fullmm || !static_branch_likely(&swap_last_key) ||
+	    !release_wq || !zswap_never_enabled())
 		return false;
-	if (!test_and_set_bit(PG_HOLDS_SLOTS, &table->pt_flags.f))
-		table->pt_index = 0;
-	table->pt_index += nr;
-	*counted -= nr;
+	set_bit(PG_HOLDS_SLOTS, &virt_to_ptdesc(pte)->pt_flags.f);
+	tlb->keeps_slots = true;
 
 	return true;
 }
 
 /**
+ * memreap_swap_keeps - whether swap entries of a dying process were left
+ * @tlb: of the process
+ *
+ * Return: true if they have to be handed over.
+ */
+bool memreap_swap_keeps(const struct mmu_gather *tlb)
+{
+	return tlb->keeps_slots;
+}
+
+/* Puts the slots of a page table, or only counts them. */
+static unsigned int walk_slots(struct ptdesc *table, bool put)
+{
+	pte_t *pte = ptdesc_address(table);
+	unsigned int all = 0;
+
+	for (unsigned int i = 0, nr; i < PTRS_PER_PTE; i += nr) {
+		pte_t ptent = ptep_get(pte + i);
+		softleaf_t entry = softleaf_from_pte(ptent);
+
+		nr = 1;
+		if (!softleaf_is_swap(entry))
+			continue;
+		nr = swap_pte_batch(pte + i, PTRS_PER_PTE - i, ptent);
+		if (put)
+			swap_put_entries_direct(entry, nr);
+		all += nr;
+	}
+
+	return all;
+}
+
+/**
  * memreap_swap_keep_table - keep a page table if it holds slots
  * @tlb: of the process
- * @token: the page table, to which nothing refers any more
+ * @token: the page table, to which nothing refers any more: no reaper, either
  *
  * Return: false if it has to be freed as usual.
  */
 bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t token)
 {
 	struct ptdesc *table = page_ptdesc(token);
+	unsigned int pages;
 
 	if (!test_and_clear_bit(PG_HOLDS_SLOTS, &table->pt_flags.f))
 		return false;
+	pages = walk_slots(table, false);
+	if (!pages)
+		return false;
 	list_add_tail(&table->pt_list, &tlb->kept);
-	tlb->nr_kept += table->pt_index;
+	tlb->nr_kept += pages;
 
 	return true;
 }
@@ -111,13 +139,16 @@ bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t token)
 /**
  * memreap_swap_hand_over - have a worker release what was kept
  * @tlb: of the process, of which no CPU has anything in its TLB any more
+ *
+ * Until then the process has memory: the OOM killer does not choose another.
  */
 void memreap_swap_hand_over(struct mmu_gather *tlb)
 {
 	unsigned int worker;
 
 	if (list_empty(&tlb->kept))
-		return;
+		goto done;
+	add_mm_counter(tlb->mm, MM_SWAPENTS, -(long)tlb->nr_kept);
 	trace_memreap_swap_wait(tlb->mm, tlb->nr_kept);
 	atomic_long_add(tlb->nr_kept, &nr_waited);
 	/* Before they can be taken. */
@@ -128,23 +159,12 @@ void memreap_swap_hand_over(struct mmu_gather *tlb)
 	worker = atomic_inc_return(&next_worker);
 	worker %= min(num_online_cpus(), MAX_WORKERS);
 	queue_work(release_wq, &release_workers[worker]);
+done:
+	if (tlb->keeps_slots)
+		mm_flags_set(MMF_OOM_SKIP, tlb->mm);
 }
 
 /* --- Release --- */
-
-static void put_slots(pte_t *pte)
-{
-	for (unsigned int i = 0, nr; i < PTRS_PER_PTE; i += nr) {
-		pte_t ptent = ptep_get(pte + i);
-		softleaf_t entry = softleaf_from_pte(ptent);
-
-		nr = 1;
-		if (!softleaf_is_swap(entry))
-			continue;
-		nr = swap_pte_batch(pte + i, PTRS_PER_PTE - i, ptent);
-		swap_put_entries_direct(entry, nr);
-	}
-}
 
 /* The page table is charged to the cgroup of its process. */
 static void charge_owner(struct ptdesc *table, u64 ns)
@@ -163,6 +183,7 @@ static void charge_owner(struct ptdesc *table, u64 ns)
 /* Releases the slots of the table that came first; returns how many. */
 static unsigned int release_table(enum memreap_swap_by by)
 {
+	bool charge = by == SWAP_BY_WORKER;
 	struct ptdesc *table;
 	unsigned int pages;
 	u64 runtime;
@@ -176,13 +197,12 @@ static unsigned int release_table(enum memreap_swap_by by)
 	if (!table)
 		return 0;
 
-	runtime = task_sched_runtime(current);
-	put_slots(ptdesc_address(table));
-	if (by == SWAP_BY_WORKER)
+	runtime = charge ? task_sched_runtime(current) : 0;
+	pages = walk_slots(table, true);
+	if (charge)
 		charge_owner(table, task_sched_runtime(current) - runtime);
 	else
-		atomic_long_add(table->pt_index, &nr_helped);
-	pages = table->pt_index;
+		atomic_long_add(pages, &nr_helped);
 	pagetable_dtor_free(table);
 	atomic_long_sub(pages, &memreap_swap_waiting);
 	trace_memreap_swap_release(by, pages);
@@ -240,6 +260,8 @@ static unsigned long release_scan(struct shrinker *shrinker,
 		done += pages;
 		cond_resched();
 	}
+	/* A table has more than was asked for: else half of all would be all. */
+	sc->nr_scanned = max(done, sc->nr_to_scan);
 
 	return done ?: SHRINK_STOP;
 }

@@ -377,6 +377,30 @@ TEST_F_TIMEOUT(swap, the_faster_device, LIMIT)
 	victim_end(&victim);
 }
 
+/* One allocation does not release all that is on a slower one. */
+TEST_F_TIMEOUT(swap, the_slower_device, LIMIT)
+{
+	struct region live = { .size = 2 * SIZE, .seed = 2 };
+	const struct victim_ops ops = { &live, swap_out, region_check };
+	struct victim neighbour;
+
+	ASSERT_TRUE(zram_on(1, SWAP_SIZE, 5));
+	ASSERT_TRUE(zram_on(0, TIGHT_SIZE, 10));
+	/* Fills the faster one. */
+	ASSERT_EQ(victim_start(&neighbour, &ops), GOOD);
+	memory.size = 4 * SIZE;
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	ASSERT_TRUE(hold_worker(&self->settings));
+	ASSERT_EQ(kill_plain(&victim), 0);
+	ASSERT_EQ(victim_status(&victim), SIGKILL);
+	ASSERT_GE(waiting(), 4 * PAGES);
+	memory.size = PAGE;
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	EXPECT_GE(waiting(), 2 * PAGES);
+	victim_end(&victim);
+	victim_end(&neighbour);
+}
+
 /* They are charged until they are released, which a limit does not forbid. */
 TEST_F_TIMEOUT(swap, the_limit_of_a_cgroup, LIMIT)
 {
@@ -386,6 +410,9 @@ TEST_F_TIMEOUT(swap, the_limit_of_a_cgroup, LIMIT)
 	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	EXPECT_GE(helped() - self->helped, PAGES / 2);
+	/* Nothing has failed. */
+	EXPECT_EQ(cgroup_read(cgroup, "memory.swap.events", "max "), 0);
+	EXPECT_EQ(cgroup_read(cgroup, "memory.swap.events", "fail "), 0);
 	victim_end(&victim);
 }
 
@@ -401,6 +428,22 @@ TEST_F_TIMEOUT(swap, a_cgroup_out_of_memory, LIMIT)
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
 	/* It fits with what the victim leaves behind, and not without. */
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 0);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	victim_end(&victim);
+}
+
+/* Nor does a limit that is lowered. */
+TEST_F_TIMEOUT(swap, a_limit_is_lowered, LIMIT)
+{
+	const char *cgroup = self->cgroups.top;
+	struct region more = { .size = 15 * MIB, .seed = 3, .cgroup = cgroup };
+	const struct victim_ops ops = { &more, region_fill, region_check };
+
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", TIGHT_SIZE), 0);
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
 	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 0);
 	EXPECT_EQ(victim_check(&victim), GOOD);
 	victim_end(&victim);
