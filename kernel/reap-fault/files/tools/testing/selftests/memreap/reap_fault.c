@@ -5,12 +5,20 @@
  * content instead.
  */
 #define _GNU_SOURCE
+#include <sys/uio.h>
+
 #include "../kselftest_harness.h"
+#include "folios.h"
 #include "victim.h"
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE	25
+#endif
 
 /* Seconds, on a busy host that emulates a kernel full of checks. */
 #define LIMIT	300
 #define SIZE	(64 * PAGE)
+#define HUGE	((size_t)FOLIO_PMD << 10)
 #define OF_FILE	1
 #define OF_VICTIM	0x5eed0000UL
 
@@ -108,6 +116,53 @@ TEST_F_TIMEOUT(fault, file_does_not_come_back, LIMIT)
 	for (size_t at = 0; at < SIZE; at += 2 * PAGE)
 		read += read_victim(&self->victim, copy->mem + at, &first,
 				    sizeof(first));
+	EXPECT_EQ(read, 0);
+}
+
+/* Maps a file at an address at which a huge page can be mapped. */
+static char *map_aligned(char *area, int flags, int fd)
+{
+	char *at = (char *)(((unsigned long)area + HUGE - 1) & -HUGE);
+
+	return mmap(at, HUGE, PROT_READ | PROT_WRITE, flags | MAP_FIXED, fd, 0);
+}
+
+/* Nor as part of a huge page, for which an emptied page table makes room. */
+TEST_F_TIMEOUT(fault, huge_page_of_the_file, LIMIT)
+{
+	struct copy copy = {};
+	struct victim_ops ops = { &copy, modify };
+	struct iovec range = { .iov_len = HUGE };
+	unsigned int read = 0;
+	unsigned long first;
+	struct victim victim;
+	char *area;
+
+	area = mmap(NULL, 2 * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+		    0);
+	ASSERT_NE(area, MAP_FAILED);
+	copy.fd = memfd_create("memreap", MFD_CLOEXEC);
+	ASSERT_EQ(ftruncate(copy.fd, HUGE), 0);
+	copy.mem = map_aligned(area, MAP_SHARED, copy.fd);
+	ASSERT_NE(copy.mem, MAP_FAILED);
+	fill(copy.mem, HUGE, OF_FILE);
+	if (madvise(copy.mem, HUGE, MADV_COLLAPSE))
+		SKIP(return, "no huge pages of a file");
+	ASSERT_EQ(map_aligned(area, MAP_PRIVATE, copy.fd), copy.mem);
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_TRUE(victim_park(&victim));
+	EXPECT_TRUE(read_victim(&victim, copy.mem, &first, sizeof(first)));
+	EXPECT_EQ(first, OF_VICTIM);
+	EXPECT_EQ(mrelease(victim.pidfd), 0);
+	range.iov_base = copy.mem;
+	/* Fails where the page must not be mapped. */
+	syscall(__NR_process_madvise, victim.pidfd, &range, 1, MADV_COLLAPSE, 0);
+	for (size_t at = 0; at < HUGE; at += PAGE)
+		read += read_victim(&victim, copy.mem + at, &first,
+				    sizeof(first));
+	victim_end(&victim);
+	munmap(area, 2 * HUGE);
+	close(copy.fd);
 	EXPECT_EQ(read, 0);
 }
 
