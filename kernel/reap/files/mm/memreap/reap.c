@@ -61,6 +61,9 @@ DEFINE_STATIC_KEY_TRUE(memreap_reap_key);
  */
 #define REAP_CHUNK_SIZE		MAX(PMD_SIZE, SZ_32M)
 
+/* Empty entries of upper page tables in a piece: less than a slice. */
+#define REAP_MAX_STEPS		8192
+
 /**
  * struct reaper - an active reaper
  * @mm: the address space
@@ -128,15 +131,16 @@ static struct vm_area_struct *vma_below(struct reaper *r, unsigned long top)
 static bool has_no_table(struct mm_struct *mm, unsigned long addr,
 			 unsigned long *size)
 {
-	pgd_t *pgdp = pgd_offset(mm, addr), pgd = pgdp_get(pgdp);
+	pgd_t *pgdp = pgd_offset(mm, addr);
 	p4d_t *p4dp, p4d;
 	pud_t *pudp, pud;
-	pmd_t *pmdp;
+	pmd_t pmd;
 
+	/* Below a VMA, only tables of the lowest level are freed. */
 	*size = PGDIR_SIZE;
-	if (pgd_none(pgd))
+	if (pgd_none(*pgdp))
 		return true;
-	p4dp = p4d_offset_lockless(pgdp, pgd, addr);
+	p4dp = p4d_offset(pgdp, addr);
 	p4d = p4dp_get(p4dp);
 	*size = P4D_SIZE;
 	if (p4d_none(p4d))
@@ -147,21 +151,22 @@ static bool has_no_table(struct mm_struct *mm, unsigned long addr,
 	*size = PUD_SIZE;
 	if (pud_none(pud) || pud_leaf(pud))
 		return pud_none(pud);
-	pmdp = pmd_offset_lockless(pudp, pud, addr);
+	pmd = pmdp_get_lockless(pmd_offset_lockless(pudp, pud, addr));
 	*size = PMD_SIZE;
 
-	return pmd_none(pmdp_get_lockless(pmdp));
+	return pmd_none(pmd);
 }
 
 /*
  * Returns how far down from @end, and as far as @floor, it takes not more than
  * one page table of the lowest level: a mapping of terabytes that is hardly
- * used has few. But tables above may be full of empty entries, and each is a
- * step.
+ * used has few. But tables above may be full of empty entries, each of which is
+ * a step: after so many the piece ends, so that a reaper gives way in time.
  */
 static unsigned long table_start(struct mm_struct *mm, unsigned long end,
 				 unsigned long floor)
 {
+	unsigned int steps = REAP_MAX_STEPS;
 	unsigned long addr = end, size;
 	bool none;
 
@@ -169,7 +174,7 @@ static unsigned long table_start(struct mm_struct *mm, unsigned long end,
 		none = has_no_table(mm, addr - 1, &size);
 		addr = ALIGN_DOWN(addr - 1, size);
 		cond_resched();
-	} while (none && addr > floor);
+	} while (none && addr > floor && --steps);
 
 	return addr;
 }
@@ -213,6 +218,7 @@ static bool next_piece(struct reaper *r, struct reap_span *span,
 		       struct reap_span *piece)
 {
 	struct vm_area_struct *vma;
+	unsigned long floor;
 
 	if (span->start >= span->end)
 		return false;
@@ -221,9 +227,9 @@ static bool next_piece(struct reaper *r, struct reap_span *span,
 	if (!vma || vma->vm_end <= span->start)
 		return false;
 
+	floor = max(vma->vm_start, span->start);
 	piece->end = min(vma->vm_end, span->end);
-	piece->start = max3(vma->vm_start, span->start,
-			    table_start(r->mm, piece->end, vma->vm_start));
+	piece->start = max(floor, table_start(r->mm, piece->end, floor));
 	span->end = piece->start;
 	return true;
 }
@@ -243,7 +249,8 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 {
 	struct mmu_notifier_range range;
 
-	mmu_notifier_range_init(&range, MEMREAP_MMU_NOTIFY_REAP, 0, r->mm,
+	/* Not as unmapped, for which some drivers split their own ranges. */
+	mmu_notifier_range_init(&range, MMU_NOTIFY_CLEAR, 0, r->mm,
 				piece->start, piece->end);
 	if (mmu_notifier_invalidate_range_start_nonblock(&range)) {
 		r->failed = true;
@@ -253,7 +260,8 @@ static void zap_piece(struct reaper *r, const struct reap_span *piece)
 	 * An arm64 that cannot flush ranges flushes less than a page table's
 	 * worth page by page, and all CPUs take part in each.
 	 */
-	__tlb_adjust_range(&r->tlb, piece->start & PMD_MASK, PMD_SIZE);
+	if (IS_ENABLED(CONFIG_ARM64))
+		__tlb_adjust_range(&r->tlb, piece->start & PMD_MASK, PMD_SIZE);
 	zap_range_for_reaping(&r->tlb, r->vma, range.start, range.end);
 	mmu_notifier_invalidate_range_end(&range);
 

@@ -154,7 +154,8 @@ static void begin_run(struct lru_run *run, struct folio *folio)
 
 /*
  * Removes folios without references from their LRU lists. Only holders of the
- * LRU lock still change their flags, so plain stores are sufficient.
+ * LRU lock still change their flags, so plain stores are sufficient, as in
+ * stock; a memory failure can be lost, as there.
  */
 static void lru_remove(struct folio **folios, int nr)
 {
@@ -233,33 +234,32 @@ static unsigned int put_pages(struct encoded_page **pages, unsigned int nr)
 static void uncharge(struct folio **folios, unsigned int nr)
 {
 #ifdef CONFIG_MEMCG
-	unsigned int nr_pages = 0;
+	unsigned int nr_folios = 0, nr_pages = 0;
 	unsigned long owner = 0;
 	int nid = 0;
 
 	for (unsigned int i = 0; i < nr; i++) {
 		struct folio *folio = folios[i];
 
-		if (unlikely(folio_test_large(folio))) {
-			mem_cgroup_uncharge(folio);
-			continue;
-		}
 		if (owner_of(folio) != owner) {
 			if (folio_memcg_kmem(folio)) {
 				mem_cgroup_uncharge(folio);
 				continue;
 			}
 			if (owner)
-				mem_cgroup_uncharge_pages(owner, nr_pages, nid);
+				mem_cgroup_uncharge_pages(owner, nr_folios,
+							  nr_pages, nid);
 			owner = owner_of(folio);
 			nid = folio_nid(folio);
+			nr_folios = 0;
 			nr_pages = 0;
 		}
-		nr_pages++;
+		nr_folios++;
+		nr_pages += folio_nr_pages(folio);
 		folio->memcg_data = 0;
 	}
 	if (owner)
-		mem_cgroup_uncharge_pages(owner, nr_pages, nid);
+		mem_cgroup_uncharge_pages(owner, nr_folios, nr_pages, nid);
 #endif
 }
 
@@ -336,9 +336,9 @@ static void free_dead(struct folio **folios, unsigned int nr,
 
 	folio_batch_init(&batch);
 	while (nr) {
-		unsigned int n = page_run_find(folios, nr, &run);
+		unsigned int n = runs ? page_run_find(folios, nr, &run) : 1;
 
-		if (runs && n >= RELEASE_MIN_RUN) {
+		if (n >= RELEASE_MIN_RUN) {
 			prepare_run(runs, &run);
 		} else {
 			for (unsigned int i = 0; i < n; i++)

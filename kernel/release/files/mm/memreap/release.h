@@ -43,8 +43,8 @@ static inline bool memreap_release_killed(const struct mmu_gather *tlb)
 }
 
 /* In mm/memcontrol.c and mm/page_alloc.c. */
-void mem_cgroup_uncharge_pages(unsigned long owner, unsigned int nr_pages,
-			       int nid);
+void mem_cgroup_uncharge_pages(unsigned long owner, unsigned int nr_folios,
+			       unsigned int nr_pages, int nid);
 void free_prepared_block(struct zone *zone, unsigned long pfn,
 			 unsigned int order);
 

@@ -24,7 +24,6 @@
 /* In mm/internal.h. */
 #define zap_range_for_reaping(tlb, vma, start, end) \
 	unmap_page_range(tlb, vma, start, end, NULL)
-#define MEMREAP_MMU_NOTIFY_REAP		MMU_NOTIFY_UNMAP
 
 /* What futexes keep of a task. */
 #define memreap_futex(task, member)	((task)->MEMREAP_FUTEX_##member)

@@ -18,7 +18,6 @@ struct vm_area_struct;
 /* In mm/memory.c. */
 void zap_range_for_reaping(struct mmu_gather *tlb, struct vm_area_struct *vma,
 			   unsigned long start, unsigned long end);
-#define MEMREAP_MMU_NOTIFY_REAP		MMU_NOTIFY_CLEAR
 
 /* What futexes keep of a task. */
 #define memreap_futex(task, member)	((task)->futex.member)
