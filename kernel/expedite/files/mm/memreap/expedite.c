@@ -119,10 +119,10 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	/* Before the threads, which give up their mm before the reference. */
 	int users = atomic_read_acquire(&e->mm->mm_users), own = 0;
 	enum expedite_outcome obstacle = EXPEDITE_FREED;
-	struct task_struct *t, *user = NULL;
 	bool check_futexes, exiting, shared;
+	bool dumps = false, futexes = false;
 	struct mm_struct *mm = e->mm;
-	bool futexes = false;
+	struct task_struct *t;
 
 	/* Approximate: threads leave at any time. */
 	if (data_race(get_nr_threads(e->victim)) > EXPEDITE_MAX_THREADS)
@@ -135,8 +135,9 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	for_each_thread(e->victim, t) {
 		if (READ_ONCE(t->mm) != mm)
 			continue;
-		user = t;
-		own++;
+		/* First: then all of them have the signal. */
+		if (!own++)
+			dumps = dumps_core(t);
 		if (check_futexes && !futexes)
 			futexes = memreap_owns_futexes(t, mm);
 	}
@@ -147,7 +148,7 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	smp_rmb();
 	/* Changed under siglock. */
 	exiting = data_race(READ_ONCE(e->nr_exiting));
-	if ((shared && own != users) || (user && dumps_core(user))) {
+	if ((shared && own != users) || dumps) {
 		obstacle = EXPEDITE_SHARED;
 	} else if (!users && !exiting) {
 		/* Of several that shared it, a worker helps the last one. */
@@ -300,7 +301,15 @@ static void expedite_task(struct task_struct *task,
 	struct mm_struct *mm = NULL;
 	struct task_struct *p;
 
-	p = find_lock_task_mm(task);
+	if (by == EXPEDITE_BY_CGROUP) {
+		/* All threads are visited: no search for each of them. */
+		task_lock(task);
+		p = task->mm ? task : NULL;
+		if (!p)
+			task_unlock(task);
+	} else {
+		p = find_lock_task_mm(task);
+	}
 	if (!p) {
 		mm = grab_exiting_mm(task);
 	} else {

@@ -88,7 +88,8 @@ static bool compat_list_is_empty(struct mm_struct *mm,
  * A list that cannot be read counts as one with futexes. A thread that is
  * running may be about to change its list: in user space, until the signal
  * reaches it, or in its own walk of the list. One that is not running never
- * runs in user space again. Does not sleep.
+ * runs in user space again, as it has the signal. Sleeps for no page; with
+ * PREEMPT_RT, for the owner of a page table's lock.
  *
  * Return: true if the memory of @t must not be freed yet.
  */

@@ -23,6 +23,8 @@
 /* The ways to own, which share the time of those rounds. */
 #define NR_WAYS		6
 #define NR_BUSY		2
+/* Threads that a signal takes a while to reach, one after the other. */
+#define NR_IDLE		500
 
 #define ZRAM_SIZE	(16 * MIB)
 
@@ -549,10 +551,10 @@ static enum verdict own_now_and_then(void *arg)
 	return GOOD;
 }
 
-/* What is seen of the list of one that runs is no longer true. */
-TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
+static void busy_owners(struct __test_metadata *_metadata,
+			const struct victim_ops *ops,
+			int (*how)(struct victim *v))
 {
-	struct victim_ops ops = { .prepare = own_now_and_then };
 	unsigned int owned = 0;
 	struct stress stress = { .min_rounds = FEW_ROUNDS, .met = &owned };
 	unsigned long long seed = 2;
@@ -561,9 +563,9 @@ TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
 	while (stress_continues(&stress)) {
 		munmap(locks, PAGE);
 		ASSERT_TRUE(make_locks());
-		ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+		ASSERT_EQ(victim_start(&victim, ops), GOOD);
 		usleep(1000 + rnd(&seed) % 4000);
-		ASSERT_EQ(kill_expedited(&victim), 0);
+		ASSERT_EQ(how(&victim), 0);
 		ASSERT_TRUE(dies(&victim));
 		for (int k = 0; k < NR_BUSY; k++) {
 			int err = wait_for_mutex(k);
@@ -576,6 +578,60 @@ TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
 		}
 	}
 	TH_LOG("%u of %u were owned", owned, stress.rounds * NR_BUSY);
+}
+
+/* What is seen of the list of one that runs is no longer true. */
+TEST_F_TIMEOUT(kill, busy_owners, LIMIT)
+{
+	static const struct victim_ops ops = { .prepare = own_now_and_then };
+
+	busy_owners(_metadata, &ops, kill_expedited);
+}
+
+/* Sleeps for most of the time, and so has the CPU taken from nobody. */
+static void *sleepy_fn(void *arg)
+{
+	pthread_mutex_t *mutex = arg;
+
+	for (;;) {
+		usleep(100);
+		pthread_mutex_lock(mutex);
+		usleep(100);
+		pthread_mutex_unlock(mutex);
+	}
+
+	return NULL;
+}
+
+/* Those that own something get the signal last. */
+static enum verdict own_behind_many(void *arg)
+{
+	pthread_attr_t attr;
+	pthread_t thread;
+
+	if (fill_size() != GOOD)
+		return BAD;
+	pthread_attr_init(&attr);
+	pthread_attr_setstacksize(&attr, 64 << 10);
+	for (int i = 0; i < NR_IDLE; i++) {
+		if (pthread_create(&thread, &attr, idle_fn, NULL))
+			return BAD;
+	}
+	for (int i = 0; i < NR_BUSY; i++) {
+		if (pthread_create(&thread, &attr, sleepy_fn, &locks->mutex[i]))
+			return BAD;
+	}
+
+	return GOOD;
+}
+
+/* A worker may begin before all threads have the signal that it is for. */
+TEST_F_TIMEOUT(kill, owners_without_the_signal, LIMIT)
+{
+	static const struct victim_ops ops = { .prepare = own_behind_many };
+
+	ASSERT_TRUE(write_file(MIN_KBYTES, "1"));
+	busy_owners(_metadata, &ops, kill_plain);
 }
 
 /* --- Victims that own nothing --- */
