@@ -38,6 +38,7 @@
 //!
 //! `lab report --documents` writes the tables and pictures. A test of the lab fails if a table differs from the files.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -345,7 +346,10 @@ fn worse(files: &BTreeMap<String, Results>) -> String {
                     continue;
                 }
                 let cases = lost.iter().filter(|metric| is_it(metric));
-                let worst = cases.clone().min_by(|a, b| a.ratio.total_cmp(&b.ratio)).unwrap_or(first);
+                let worst = cases
+                    .clone()
+                    .max_by(|a, b| loss(a).partial_cmp(&loss(b)).unwrap_or(Ordering::Equal))
+                    .unwrap_or(first);
                 let all = run.metrics.iter().filter(|metric| is_it(metric)).count();
                 let scenario = scenarios::find(&run.scenario);
                 let mut reported = scenario.into_iter().flat_map(|scenario| scenario.reported(&run.guest, None));
@@ -365,6 +369,13 @@ fn worse(files: &BTreeMap<String, Results>) -> String {
         }
     }
     text
+}
+
+/// How much worse a metric is, to compare cases: by its ratio, and, beyond any ratio, by how far it is from nothing.
+fn loss(metric: &Metric) -> (bool, f64) {
+    let (base, changed) = (metric.base_median(), metric.changed_median());
+    let is_ratio = base > 0.0 && changed > 0.0;
+    (!is_ratio, if is_ratio { metric.ratio.recip() } else { (changed - base).abs() })
 }
 
 fn file_name<'t>(table: &'t Table, row: &'t Row) -> Result<&'t str> {
@@ -478,6 +489,28 @@ mod tests {
         let measuring = format!("{TABLE_BEGIN}scenarios -->\n{sections}{TABLE_END}\n");
         fs::write(dir.path().join("docs/measuring.md"), measuring).unwrap();
         dir
+    }
+
+    #[test]
+    fn where_stock_has_nothing_the_worst_case_is_the_largest() {
+        let mut results = fixture::results();
+        let like = results.runs[0].metrics[0].clone();
+        let case = |(case, base, changed): (&str, f64, f64)| Metric {
+            metric: format!("{case}/x"),
+            base: vec![base],
+            changed: vec![changed],
+            // As the half count that is added has it.
+            ratio: (base + 0.5) / (changed + 0.5),
+            verdict: Verdict::Worse,
+            ..like.clone()
+        };
+        let mut worst = |cases: &[(&str, f64, f64)]| {
+            results.runs[0].metrics = cases.iter().copied().map(case).collect();
+            let text = worse(&BTreeMap::from([("a.json".to_owned(), results.clone())]));
+            text.lines().nth(2).unwrap().split(" | ").nth(3).unwrap().to_owned()
+        };
+        assert_eq!(worst(&[("a", 0.0, 1.0), ("b", 0.0, 50.0), ("c", 1.0, 99.0)]), "b, 3 of 3");
+        assert_eq!(worst(&[("a", 2.0, 3.0), ("b", 90.0, 100.0)]), "a, 2 of 2");
     }
 
     const EMPTY: &str = "before\n<!-- table: small -->\nold\n<!-- end of table -->\nafter\n";

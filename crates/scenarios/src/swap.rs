@@ -34,7 +34,7 @@ const METRICS: &[Group] = &[
                 "ms",
                 "CPU time of all tasks but the scenario's own, victims and kernel threads, until all is back",
             ),
-            lower("backlog-mb", "MB", "the most swap that waited to be released; 0 on kernels without the topic"),
+            lower("backlog-mb", "MB", "swap space of the victims that is still in use when the last of them is dead"),
         ],
     ),
     group(ON_ZRAM, &[lower("zram-98-ms", "ms", "until zram has given back 98 % of what it gives back in the end")]),

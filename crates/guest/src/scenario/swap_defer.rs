@@ -116,8 +116,11 @@ const WORKS: [(Work, [Metric<Steps>; 3]); 2] = [
 ];
 
 /// The topics' module parameters, where the kernel has them.
-const PARAMETERS: [&str; 2] =
-    ["/sys/module/memreap/parameters/swap_batch", "/sys/module/memreap/parameters/swap_defer"];
+const PARAMETERS: [&str; 3] = [
+    "/sys/module/memreap/parameters/swap_batch",
+    "/sys/module/memreap/parameters/swap_defer",
+    "/sys/module/memreap/parameters/swap_last",
+];
 
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let short = ShortFreeLists::set()?;
@@ -142,7 +145,7 @@ struct Round {
     zram: Option<f64>,
     free: f64,
     cpu: f64,
-    /// The most swap space that waited to be released, in bytes.
+    /// Swap space of the victims that is in use when the last of them is dead, in bytes.
     backlog: f64,
 }
 
@@ -214,7 +217,6 @@ impl Run {
         let sampler = || Sampler::new(self.area.zram_name());
         let idle = sampler()?.sample()?;
         let victims = self.victims()?;
-        reset_backlog()?;
         free_memory::settled()?;
         // Two threads would wait for each other at one open file.
         let (waiting, recording) = (sampler()?, sampler()?);
@@ -230,6 +232,7 @@ impl Run {
         )?;
         let cpu = Cpu::read(&victims.pids())?.since(&cpu);
         let after = *samples.last().context("no samples")?;
+        let at_end = samples.iter().find(|sample| sample.at >= kill.gone).unwrap_or(&after);
         let used = before.zram.saturating_sub(idle.zram);
         out.note(&format!(
             "{}: CPU time: victims {:.1} ms, all others {:.1} ms; zram used {} MiB for {} MiB; \
@@ -268,7 +271,7 @@ impl Run {
             },
             free: reached(|s| s.free, free).context("memory did not come back")?,
             cpu: (cpu.victims + cpu.others) as f64,
-            backlog: backlog()? as f64,
+            backlog: victims.swap_bytes().saturating_sub(at_end.swap.saturating_sub(before.swap)) as f64,
         })
     }
 
@@ -355,22 +358,6 @@ impl Cpu {
             others: self.others.saturating_sub(before.others),
         }
     }
-}
-
-/// Resets the kernel's maximum of the backlog.
-fn reset_backlog() -> Result<()> {
-    let [_, path] = PARAMETERS;
-    match fs::read_to_string(path) {
-        // Writing the same value again resets it.
-        Ok(value) => fs::write(path, value.trim_end()).context(path),
-        Err(_) => Ok(()),
-    }
-}
-
-/// Returns the most bytes of swap that waited to be released; 0 where none ever does.
-fn backlog() -> Result<u64> {
-    let pages = counters::value(&counters::vmstat()?, "swap_defer_waiting_max ");
-    Ok(pages.unwrap_or_default() * PAGE_BYTES as u64)
 }
 
 #[cfg(test)]

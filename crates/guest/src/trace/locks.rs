@@ -82,12 +82,13 @@ impl Recording {
     }
 
     /// Returns the percentage of a thread's unmapped ranges, except for the first, whose address is below
-    /// that of the range before; 0 if there are fewer than two.
+    /// that of the range before; 0 if there is only one, and NaN if there is none.
     pub fn descending(&self, tid: i32) -> f64 {
         let starts: Vec<u64> = self.unmaps.iter().filter(|u| u.tid == tid).map(|u| u.start).collect();
         let down = starts.windows(2).filter(|w| w[1] < w[0]).count();
         match starts.len() {
-            0 | 1 => 0.0,
+            0 => f64::NAN,
+            1 => 0.0,
             n => 100.0 * down as f64 / (n - 1) as f64,
         }
     }
@@ -417,7 +418,7 @@ ffffffff81900000 D never_read
         let recording = Recording { unmaps, ..Recording::default() };
         assert!((recording.descending(1) - 200.0 / 3.0).abs() < 1e-9);
         assert_eq!(recording.descending(2), 0.0);
-        assert_eq!(recording.descending(3), 0.0);
+        assert!(recording.descending(3).is_nan());
     }
 
     #[test]

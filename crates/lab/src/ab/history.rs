@@ -35,6 +35,8 @@ pub struct Series {
     pub unit: String,
     /// The base kernel.
     pub base: String,
+    /// The guest's machine: what another one shows is another series.
+    pub machine: String,
     /// The key of a workload of the user's: what another program measures is another series.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub workload: Option<String>,
@@ -94,9 +96,11 @@ pub fn series(comparisons: &[Results], metric: Option<&str>) -> Vec<Series> {
         let (base, changed) = kernels(results);
         for (run, found) in results.metrics().filter(|(_, m)| metric.is_none_or(|name| name == m.metric)) {
             let scenario = run.name();
+            let machine = format!("{} CPUs, {} MiB, {}", run.cpus, run.memory_mib, run.accelerator);
             let workload = &results.meta.workload;
             let is_it = |s: &Series| {
-                (&s.scenario, &s.metric, &s.base, &s.workload) == (&scenario, &found.metric, &base, workload)
+                (&s.scenario, &s.metric, &s.base, &s.machine, &s.workload)
+                    == (&scenario, &found.metric, &base, &machine, workload)
             };
             let index = all.iter().position(is_it).unwrap_or_else(|| {
                 all.push(Series {
@@ -104,6 +108,7 @@ pub fn series(comparisons: &[Results], metric: Option<&str>) -> Vec<Series> {
                     metric: found.metric.clone(),
                     unit: format!("{}, {} is better", found.unit, found.better),
                     base: base.clone(),
+                    machine: machine.clone(),
                     workload: workload.clone(),
                     entries: Vec::new(),
                 });

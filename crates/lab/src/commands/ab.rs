@@ -17,7 +17,7 @@ use lab::ab::table;
 use lab::ab::workload::{self, Workload};
 use lab::context::Context;
 use lab::host;
-use lab::kernel::{Tree, Variant};
+use lab::kernel::{Tree, Variant, series};
 use lab::vm::job::{Arm, Mode};
 use lab::vm::probe;
 use lab::vm::root::{self, RootSource};
@@ -261,7 +261,8 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
         command: Some(command_line()),
     };
     let results = experiment::run(ctx, accel, &plan)?;
-    let kind = RunKind { series: &ctx.series.name, smoke: args.smoke, aa: !args.no_aa };
+    let series = series::of_version(results.meta.other_kernel().unwrap_or(&results.meta.kernel));
+    let kind = RunKind { series: &series, case: plan.case.as_deref(), smoke: args.smoke, aa: !args.no_aa };
     let checked = if let Some(path) = &args.expectations {
         Some(vec![expect::check(&results, path, kind)?])
     } else if args.expect {

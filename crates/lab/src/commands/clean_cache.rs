@@ -31,8 +31,9 @@ pub fn run(ctx: &Context) -> Result<u8> {
 
 /// Whether an entry of the cache's folder, or what it is a lock or an unfinished state of, is made by the lab.
 fn is_of_cache(name: &str) -> bool {
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 15] = [
         "accel.json",
+        "apt",
         "ccache",
         "crates",
         "faceoff",
@@ -57,7 +58,7 @@ mod tests {
 
     #[test]
     fn only_what_the_lab_makes_is_removed_from_the_cache() {
-        for own in ["trees", "roots", "busybox-arm64", "selftests-0.lock", "steps-a", "accel.json.lock"] {
+        for own in ["trees", "apt", "roots", "busybox-arm64", "selftests-0.lock", "steps-a", "accel.json.lock"] {
             assert!(is_of_cache(own), "{own}");
         }
         for other in ["tree", "trees.old", "roots.txt", "busybox", "x.lock"] {

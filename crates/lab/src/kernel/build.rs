@@ -20,8 +20,8 @@ use crate::kernel::make::{self, MARKER_FILE, set_time, touched};
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 
-/// Part of every key. Increment it when the way kernels are built changes.
-const RECIPE_VERSION: &str = "2";
+/// Part of the key of every kernel. Increment it when the way kernels are built changes.
+pub(super) const RECIPE_VERSION: &str = "2";
 /// How many builds of each variant stay in the cache, and all that were used within [`ABANDONED_AFTER`].
 const MAX_CACHED_BUILDS: usize = 6;
 /// Unfinished work of this age belongs to a run that was killed: no build takes a day.
@@ -135,7 +135,6 @@ impl Plan {
         let _ = File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
         Some(Kernel {
             bzimage,
-            config: self.dir.join(".config"),
             build_dir: self.dir.clone(),
             source_dir: self.tree_dir.clone(),
             release: marker.release,

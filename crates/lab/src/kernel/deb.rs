@@ -100,7 +100,10 @@ pub fn packages(ctx: &Context, options: &DebOptions) -> Result<Vec<PathBuf>> {
     let config = base + &own_config(&required, options.debug_info, &topics);
     let loaded = modules.as_deref().unwrap_or_default();
     let compiler = build::compiler_version(ctx.arch)?;
-    let key = build::key(&["deb", &source.version.full, &release, &config, loaded, &compiler], &topics)?;
+    let key = build::key(
+        &["deb", build::RECIPE_VERSION, &source.version.full, &release, &config, loaded, &compiler],
+        &topics,
+    )?;
     let target = ctx.out.join("kernel-deb").join(format!("{release}-{}", &key[..8]));
     host::made_once(ctx, &target, |staging| {
         let tree = build::tree(ctx, Tree::Memreap)?;

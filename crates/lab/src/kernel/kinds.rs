@@ -119,8 +119,6 @@ impl<'de> Deserialize<'de> for Tree {
 pub struct Kernel {
     /// The bootable image.
     pub bzimage: PathBuf,
-    /// The complete configuration.
-    pub config: PathBuf,
     /// The folder with `vmlinux`, `System.map` and `usr/gen_init_cpio`.
     pub build_dir: PathBuf,
     /// The source tree that it was built from: `trees/<tree key>` in the cache.

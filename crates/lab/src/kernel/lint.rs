@@ -12,6 +12,7 @@ use anyhow::Result;
 use fs_err as fs;
 use regex::Regex;
 
+use crate::arch::Arch;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::topics::{self, Topic};
@@ -59,6 +60,9 @@ static PATTERNS: LazyLock<Option<Patterns>> = LazyLock::new(|| {
 /// When a package is missing, a topic does not apply, or a tool cannot be run.
 pub fn run(ctx: &Context, configs: bool) -> Result<bool> {
     host::ensure_packages(ctx, &[host::KERNEL_BUILD_PACKAGES, host::LINT_PACKAGES].concat())?;
+    if configs {
+        host::ensure_packages(ctx, host::cross_packages(Arch::Arm64))?;
+    }
     let topics = topics::load(&ctx.repo, &ctx.series)?;
     let (stock, tree) = (build::tree(ctx, Tree::Stock)?, build::tree(ctx, Tree::Memreap)?);
     let home = ctx.cache.join("static");
@@ -244,10 +248,6 @@ impl Lint<'_> {
         let no_mmu = ["NONPORTABLE=y", "MMU=n", "MEMREAP=n"].map(str::to_owned);
         let unmet = self.configure(&self.target(self.tree, "nommu", "riscv", ""), &no_mmu)?;
         self.report("riscv, MMU=n: the menu is gone", &unmet);
-        if host::find_tool("aarch64-linux-gnu-gcc").is_none() {
-            println!("skipped arm64: apt-get install gcc-aarch64-linux-gnu");
-            return Ok(());
-        }
         let set = ["SMP", "SWAP", "MEMCG", "CGROUPS", "LRU_GEN", "TRANSPARENT_HUGEPAGE"];
         let set = set.map(|symbol| format!("{symbol}=y")).to_vec();
         self.build_config("arm64", "arm64", "arm64", "aarch64-linux-gnu-", set)

@@ -25,6 +25,11 @@ pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
     refused.then_some("the kernel's make takes no path with spaces or colons; set MEMREAP_CACHE to another")
 }
 
+/// Whether a kernel was built or configured in this tree itself: then make builds nothing from it elsewhere.
+pub(super) fn is_built(tree: &Path) -> bool {
+    tree.join(".config").exists() || tree.join("include/config").exists()
+}
+
 /// Returns a `make` command for `tree` with its output in `out`, which must be directly below `tree`.
 /// Time stamps, user, host and build number are fixed, so that equal inputs yield equal builds.
 pub(super) fn make(ctx: &Context, tree: &Path, out: &Path) -> Command {

@@ -360,7 +360,6 @@ mod tests {
             kconfig: Some("T".into()),
             kunit: None,
             subject: "mm: do t".into(),
-            needs: Vec::new(),
             dir: dir.path().join("t"),
             patch: dir.path().join("t/hook.patch"),
             roots: vec![dir.path().join("t/files")],

@@ -18,6 +18,7 @@ use crate::content::Content;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::apt::Apt;
+use crate::kernel::make;
 use crate::kernel::series::{self, Series};
 use crate::progress::Step;
 
@@ -243,7 +244,7 @@ fn run_script(ctx: &Context, script: &str, tree: &Path, folder: &Path, step: &St
 pub fn import(ctx: &Context, from: &Path) -> Result<PackageVersion> {
     host::ensure_packages(ctx, host::SOURCE_PACKAGES)?;
     let wrong = |what: &str| WrongUsage(format!("--kernel: {}: {what}", from.display()));
-    if from.join(".config").exists() {
+    if make::is_built(from) {
         return Err(wrong("a kernel was built in this folder; run make mrproper there").into());
     }
     let step = ctx.progress.step(&format!("reading {}", from.display()));

@@ -42,8 +42,6 @@ pub struct Topic {
     pub kunit: Option<String>,
     /// The subject line of its commit.
     pub subject: String,
-    /// The topics that it depends on, all of which come earlier.
-    pub needs: Vec<String>,
     /// `kernel/<name>` in the checkout.
     pub dir: PathBuf,
     /// The patch with its edits to existing files.
@@ -127,7 +125,6 @@ pub fn load(repo: &Path, series: &Series) -> Result<Vec<Topic>> {
             dir,
             kconfig: Some(entry.kconfig.get_ref().clone()),
             kunit: entry.kunit.as_ref().map(|k| k.get_ref().clone()),
-            needs: entry.needs.into_iter().map(Spanned::into_inner).collect(),
             name,
             subject,
         };
@@ -215,7 +212,7 @@ pub(super) fn objects(files: impl IntoIterator<Item = PathBuf>) -> impl Iterator
 impl Topic {
     /// A patch that stands alone.
     fn of_patch(name: String, subject: String, dir: PathBuf, patch: PathBuf) -> Self {
-        Self { name, kconfig: None, kunit: None, subject, needs: Vec::new(), dir, patch, roots: Vec::new() }
+        Self { name, kconfig: None, kunit: None, subject, dir, patch, roots: Vec::new() }
     }
 
     /// Whether it is a patch and nothing else: no symbol, no new files, no README.

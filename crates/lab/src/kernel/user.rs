@@ -18,6 +18,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
+use crate::WrongUsage;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::series::Series;
@@ -98,7 +99,8 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
     let image = |key: &str| home.join("images").join(&key[..16]).join("bzImage");
     let mut known = None;
     if let Some(commit) = &commit {
-        let mut parts = vec![commit.clone(), config, build::compiler_version(ctx.arch)?];
+        let mut parts =
+            vec![build::RECIPE_VERSION.to_owned(), commit.clone(), config, build::compiler_version(ctx.arch)?];
         for patch in &sources.patches {
             parts.push(fs::read_to_string(patch)?);
         }
@@ -113,6 +115,11 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
         Some(commit) => check_out(ctx, &folder, &home.join("source"), commit, &sources.patches)?,
         None => folder,
     };
+    if commit.is_none() && make::is_built(&tree) {
+        let tree = tree.display();
+        let what = format!("{tree}: a kernel was built in this folder: name a commit, {tree}@HEAD, or make a copy");
+        return Err(WrongUsage(what).into());
+    }
     let arch = ctx.arch.kernel_name();
     ensure!(
         tree.join("Kconfig").is_file() && tree.join("arch").join(arch).is_dir(),

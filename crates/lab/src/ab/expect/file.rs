@@ -6,11 +6,28 @@ use toml::Spanned;
 
 use crate::ab::verdict::Verdict;
 
+/// The series of a kernel: the first two numbers of its version.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct SeriesName(pub(super) String);
+
+impl TryFrom<String> for SeriesName {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        let is_number = |part: &str| part.parse::<u32>().is_ok();
+        match name.split_once('.') {
+            Some((major, minor)) if is_number(major) && is_number(minor) => Ok(Self(name)),
+            _ => Err(format!("{name:?} is no series of kernels, as \"7.3\"")),
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct File {
     pub(super) scenario: Option<String>,
-    pub(super) series: Option<String>,
+    pub(super) series: Option<SeriesName>,
     #[serde(default)]
     pub(super) aa_clean: bool,
     #[serde(default)]
@@ -27,7 +44,9 @@ impl File {
     /// Drops the tables that are not for a series of kernels.
     pub(super) fn keep_series(&mut self, name: &str) {
         let Self { scenario: _, series: of_file, aa_clean: _, known_worse, expect, compare, bound } = self;
-        let is_for = |of_table: &Option<String>| of_table.as_ref().or(of_file.as_ref()).is_none_or(|s| s == name);
+        let is_for = |of_table: &Option<SeriesName>| {
+            of_table.as_ref().or(of_file.as_ref()).is_none_or(|series| series.0 == name)
+        };
         known_worse.retain(|table| is_for(&table.series));
         expect.retain(|table| is_for(&table.series));
         compare.retain(|table| is_for(&table.series));
@@ -45,7 +64,7 @@ pub(super) struct KnownWorse {
     pub(super) metric: String,
     pub(super) at_least: f64,
     pub(super) guest: Option<String>,
-    pub(super) series: Option<String>,
+    pub(super) series: Option<SeriesName>,
 }
 
 #[derive(Deserialize)]
@@ -53,7 +72,7 @@ pub(super) struct KnownWorse {
 pub(super) struct Expect {
     pub(super) metric: Spanned<String>,
     pub(super) guest: Option<String>,
-    pub(super) series: Option<String>,
+    pub(super) series: Option<SeriesName>,
     pub(super) at_least: Option<f64>,
     pub(super) share_at_most: Option<f64>,
     pub(super) verdict: Option<Verdict>,
@@ -71,7 +90,7 @@ pub(super) struct Compare {
     #[serde(default = "one")]
     pub(super) times: f64,
     pub(super) guest: Option<String>,
-    pub(super) series: Option<String>,
+    pub(super) series: Option<SeriesName>,
 }
 
 fn one() -> f64 {
@@ -88,5 +107,5 @@ pub(super) struct Bound {
     #[serde(default)]
     pub(super) each_boot: bool,
     pub(super) guest: Option<String>,
-    pub(super) series: Option<String>,
+    pub(super) series: Option<SeriesName>,
 }

@@ -22,6 +22,10 @@ fn left_out(expected: String, why: &str) -> Checked {
     Checked { expected, measured: format!("left out{why}"), state: State::LeftOut }
 }
 
+pub(super) fn without_control(metric: &str) -> Checked {
+    left_out(format!("{metric} beside a control kernel"), ": not booted")
+}
+
 fn needs_pairs(expected: String) -> Checked {
     left_out(expected, ": needs more pairs")
 }
@@ -170,7 +174,7 @@ impl<'a> Scope<'a> {
         let wanted = |name: &str| format!("{name}: may get worse");
         let found = self.find(results, &known.metric);
         if found.is_empty() {
-            return vec![self.missing(results, wanted(&known.metric), &known.metric)];
+            return vec![self.missing(results, wanted(&known.metric), &known.metric, kind)];
         }
         // Nothing is promised.
         if known.at_least == 0.0 {
@@ -191,7 +195,7 @@ impl<'a> Scope<'a> {
         let name = expect.metric.get_ref();
         let found = self.find(results, name);
         if found.is_empty() {
-            return vec![self.missing(results, name.clone(), name)];
+            return vec![self.missing(results, name.clone(), name, kind)];
         }
         found.into_iter().flat_map(|(run, m)| expected_of(run, m, expect, kind)).collect()
     }
@@ -214,11 +218,11 @@ impl<'a> Scope<'a> {
         let others = self.find(results, not_worse_than);
         let found = self.find(results, metric);
         if found.is_empty() {
-            return vec![self.missing(results, wanted, metric)];
+            return vec![self.missing(results, wanted, metric, kind)];
         }
         let checked = found.into_iter().map(|(run, m)| {
             let Some((_, other)) = others.iter().find(|(other, _)| other.name() == run.name()) else {
-                return self.missing(results, wanted.clone(), not_worse_than);
+                return self.missing(results, wanted.clone(), not_worse_than, kind);
             };
             if kind.smoke && run.mode == Mode::Multi {
                 return needs_pairs(wanted.clone());
@@ -244,7 +248,7 @@ impl<'a> Scope<'a> {
         let wanted = |metric: &str| format!("on {}: {metric} {ends}{each}", bound.arm.get_ref());
         let found = self.find(results, &bound.metric);
         if found.is_empty() {
-            return vec![self.missing(results, wanted(&bound.metric), &bound.metric)];
+            return vec![self.missing(results, wanted(&bound.metric), &bound.metric, kind)];
         }
         let checked = found.into_iter().map(|(run, m)| {
             // The value of one boot is no median.
@@ -264,15 +268,16 @@ impl<'a> Scope<'a> {
     }
 
     /// Returns the outcome for a metric that the results do not have: missed, unless it may be of a guest that was
-    /// not booted.
-    fn missing(&self, results: &Results, expected: String, metric: &str) -> Checked {
+    /// not booted, or of a case that was not run.
+    fn missing(&self, results: &Results, expected: String, metric: &str, kind: RunKind<'_>) -> Checked {
         let booted = results.scenarios();
+        let was_run = |case| metric.strip_prefix(case).is_some_and(|rest| rest.starts_with('/'));
         let certain = (scenarios::all().iter())
             .filter(|scenario| booted.contains(&scenario.name))
             .flat_map(|scenario| scenario.guests.iter().map(|guest| (scenario.name, guest.name)))
             .filter(|(scenario, guest)| self.includes(scenario, guest))
             .all(|(scenario, guest)| results.run(scenario, guest).is_some());
-        let state = if certain { State::Missed } else { State::NotRun };
+        let state = if certain && kind.case.is_none_or(was_run) { State::Missed } else { State::NotRun };
         Checked { expected, measured: format!("{NOT_MEASURED} {metric}"), state }
     }
 }

@@ -66,7 +66,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use toml::Spanned;
 
 use crate::ab::expect::file::File;
-use crate::ab::expect::judge::{Scope, aa_clean, nothing_else_worse};
+use crate::ab::expect::judge::{Scope, aa_clean, nothing_else_worse, without_control};
 use crate::ab::results::{ArmRole, Results};
 
 pub use render::render;
@@ -74,8 +74,10 @@ pub use render::render;
 /// What kind of run the results are from.
 #[derive(Clone, Copy, Debug)]
 pub struct RunKind<'a> {
-    /// The series of its kernels. Tables for others are left out.
+    /// The series of the changed arm's kernel. Tables for others are left out.
     pub series: &'a str,
+    /// The only case that was run, if not all were.
+    pub case: Option<&'a str>,
     /// Whether it is a smoke run with one pair. Then `at_least` and `share_at_most` are judged by the values
     /// of that pair, which only have to show half of the expected effect. Expectations that need more pairs
     /// are left out: verdicts, metrics that got worse, the A/A control, bounds of a median and, in guests that run in
@@ -167,25 +169,37 @@ fn check_file(
         let named = |arm| arm_named(results, arm, &bad);
         let first = named(&compare.arm)?;
         let second = compare.than_arm.as_ref().map_or(Ok(first), named)?;
-        checked.extend(scope.compare(results, compare, [first, second], kind));
+        match (first, second) {
+            (Some(first), Some(second)) => checked.extend(scope.compare(results, compare, [first, second], kind)),
+            _ => checked.push(without_control(&compare.metric)),
+        }
     }
     for bound in &file.bound {
         if bound.at_most.is_none() && bound.at_least.is_none() {
             return Err(bad(bound.arm.span(), "give at_most or at_least".to_owned()));
         }
         let scope = Scope::new(file, &bound.guest);
-        checked.extend(scope.bound(results, bound, arm_named(results, &bound.arm, &bad)?, kind));
+        match arm_named(results, &bound.arm, &bad)? {
+            Some(arm) => checked.extend(scope.bound(results, bound, arm, kind)),
+            None => checked.push(without_control(&bound.metric)),
+        }
     }
     Ok(checked)
 }
 
-/// Returns the arm of that name; `bad` makes the error if there is none.
+/// Returns the arm of that name, or `None` if it is a control kernel that was not booted, as with `--arm`; `bad` makes
+/// the error if there is no such arm.
 fn arm_named<'a>(
     results: &Results,
     arm: &'a Spanned<String>,
     bad: impl Fn(Range<usize>, String) -> anyhow::Error,
-) -> Result<ArmRole<'a>> {
-    results.meta.arm(arm.get_ref()).map_err(|what| bad(arm.span(), what.to_string()))
+) -> Result<Option<ArmRole<'a>>> {
+    let name = arm.get_ref();
+    match results.meta.arm(name) {
+        Ok(role) => Ok(Some(role)),
+        Err(_) if scenarios::controls().iter().any(|control| control.name == name) => Ok(None),
+        Err(what) => Err(bad(arm.span(), what.to_string())),
+    }
 }
 
 /// Whether no expectation was missed.

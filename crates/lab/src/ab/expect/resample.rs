@@ -193,14 +193,18 @@ struct Drawn<'a> {
     pairs: usize,
 }
 
-const DEMO: RunKind<'_> = RunKind { series: series::DEFAULT, smoke: false, aa: false };
+const DEMO: RunKind<'_> = RunKind { series: series::DEFAULT, case: None, smoke: false, aa: false };
 
 /// The kinds of runs on kernels of a series.
 fn kinds(series: &str) -> [Drawn<'_>; 2] {
     [
-        Drawn { what: "smoke run", kind: RunKind { series, smoke: true, aa: false }, pairs: 1 },
+        Drawn { what: "smoke run", kind: RunKind { series, case: None, smoke: true, aa: false }, pairs: 1 },
         // Without the A/A control, whose alarms are not about the promises.
-        Drawn { what: "full run", kind: RunKind { series, smoke: false, aa: false }, pairs: PAIRS_OF_A_FULL_RUN },
+        Drawn {
+            what: "full run",
+            kind: RunKind { series, case: None, smoke: false, aa: false },
+            pairs: PAIRS_OF_A_FULL_RUN,
+        },
     ]
 }
 

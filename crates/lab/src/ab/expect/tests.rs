@@ -13,7 +13,7 @@ use crate::ab::verdict::Verdict;
 use crate::kernel::series;
 use protocol::results::Better;
 
-const ALL: RunKind<'_> = RunKind { series: series::DEFAULT, smoke: false, aa: true };
+const ALL: RunKind<'_> = RunKind { series: series::DEFAULT, case: None, smoke: false, aa: true };
 const SMOKE: RunKind<'_> = RunKind { smoke: true, aa: false, ..ALL };
 
 pub(super) fn repository() -> PathBuf {
@@ -123,6 +123,44 @@ fn a_promise_is_for_its_series_or_that_of_its_file() {
     assert_eq!(["6.12", "7.3"].map(|series| missed(&all, series)), [1, 2]);
     let of_file = format!("series = '6.12'\n{all}");
     assert_eq!(["6.12", "7.3"].map(|series| missed(&of_file, series)), [1, 1]);
+}
+
+#[test]
+fn what_was_not_booted_or_not_run_is_not_missed() {
+    // With --arm, control kernels are not.
+    let control = "arm = 'memreap-off'\nmetric = '1-vma/kill-90'\n";
+    let text = format!("[[compare]]\n{control}not_worse_than = '1-vma/kill-90'\n[[bound]]\n{control}at_most = 1\n");
+    let states: Vec<State> = own(check_fixture(&text).unwrap()).iter().map(|c| c.state).collect();
+    assert_eq!(states, [State::LeftOut; 2]);
+    let error = check_fixture(&text.replace("memreap-off", "memreap-of")).unwrap_err().to_string();
+    assert!(error.contains("expect.toml:2: no arm 'memreap-of'"), "{error}");
+    // With --case, the others are not.
+    let expect = |metric| format!("[[expect]]\nmetric = '{metric}'\nguest = 'multi'\nat_least = 1.0\n");
+    let text = expect("100-vmas/x") + &expect("1000-vmas/x") + &expect("*/x");
+    let of_case = |case| {
+        let checked =
+            check_text(&all_of(scenarios::find("reap").unwrap()), &text, Path::new("x"), RunKind { case, ..ALL });
+        own(checked.unwrap()).iter().map(|c| c.state).collect::<Vec<_>>()
+    };
+    assert_eq!(of_case(None), [State::Missed; 3]);
+    assert_eq!(of_case(Some("100-vmas")), [State::Missed, State::NotRun, State::NotRun]);
+}
+
+#[test]
+fn a_series_is_two_numbers() {
+    let of = |series: &str| check_fixture(&format!("aa_clean = true\nseries = '{series}'\n"));
+    assert!(of("6.18").is_ok());
+    for wrong in ["7,3", "7", "7.3.4", ""] {
+        let error = of(wrong).err().unwrap().to_string();
+        assert!(error.contains(&format!("expect.toml:2: {wrong:?} is no series of kernels")), "{error}");
+    }
+    // Ours are known ones.
+    let names = series::names(&repository()).unwrap();
+    for scenario in scenarios::all() {
+        let text = fs::read_to_string(repository().join("kernel").join(scenario.name).join("expect.toml")).unwrap();
+        let said = text.lines().filter_map(|line| line.strip_prefix("series = \"")?.strip_suffix('"'));
+        said.for_each(|name| assert!(names.iter().any(|known| known == name), "{}: {name}", scenario.name));
+    }
 }
 
 #[test]

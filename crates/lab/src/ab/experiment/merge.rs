@@ -46,15 +46,18 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
     for (path, results) in others {
         let other = &results.meta;
         let of = |meta: &Meta| {
-            // The place of what the lab builds of its own trees is a content key; that of others is the machine's.
-            let built = |image: &String| image.starts_with("trees/").then(|| image.clone());
+            // Where the lab puts what it builds is a content key, of users' trees its last part; other places are the machine's.
+            let built = |image: &String| match image.split_once("/images/") {
+                Some((_, key)) if image.starts_with("user/") => Some(key.to_owned()),
+                _ => image.starts_with("trees/").then(|| image.clone()),
+            };
             let arm = |a: &ArmMeta| (a.name.clone(), a.cmdline.clone(), a.release.clone(), built(&a.bzimage));
             let arms: Vec<_> = meta.arms.iter().map(arm).collect();
             (arms, meta.workload.clone(), meta.accelerator.clone(), meta.min_effect, meta.alpha, meta.seed)
         };
         ensure!(
-            of(other) == of(&meta),
-            "{}: of another comparison: other arms, kernels, workload, accelerator, --alpha, --min-effect or --seed",
+            of(other) == of(&meta) && results.version == first.version,
+            "{}: of another comparison: other arms, kernels, workload, accelerator, lab, --alpha, --min-effect or --seed",
             path.display()
         );
         ensure!(results.runs.len() == runs.len(), "{}: of other scenarios or guests", path.display());

@@ -586,11 +586,13 @@ fn shards_put_together_are_the_whole_comparison() {
         "shard 3/3 is there more than once: 3-of-3.json, 3-of-3.json"
     );
     assert_eq!(error(&[(PathBuf::from("whole.json"), whole)]), "whole.json: not a shard");
-    let spoils: [fn(&mut Results); 5] = [
+    let spoils: [fn(&mut Results); 7] = [
         |results| results.meta.alpha = 0.01,
         |results| {
             results.meta.arms[1].bzimage = "trees/0123456789abcdef/slim-0123456789abcdef/bzImage".into();
         },
+        |results| results.meta.arms[0].bzimage = "user/0123456789abcdef/images/0123456789abcdef/bzImage".into(),
+        |results| results.version = "0.1.0".into(),
         |results| results.meta.workload = Some("0123".into()),
         |results| results.runs[0].memory_mib = 128,
         |results| results.runs[0].metrics[0].unit = "s".into(),
@@ -598,7 +600,7 @@ fn shards_put_together_are_the_whole_comparison() {
     for (i, spoil) in spoils.into_iter().enumerate() {
         let mut others = shards.clone();
         spoil(&mut others[2].1);
-        let what = if i < 3 { "of another comparison" } else { "another guest synthetic/multi, or other metrics" };
+        let what = if i < 5 { "of another comparison" } else { "another guest synthetic/multi, or other metrics" };
         assert!(error(&others).starts_with(&format!("2-of-3.json: {what}")), "{}", error(&others));
     }
     let mut others = shards;
