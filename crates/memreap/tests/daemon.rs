@@ -312,6 +312,20 @@ fn metrics_that_cannot_be_served_are_told() {
 }
 
 #[test]
+fn clients_do_not_keep_it_busy() {
+    let daemon = Daemon::start(NO_VICTIM);
+    let before = daemon.metric("memreap_wake_ups_total");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        drop(UnixStream::connect(daemon.files.path("metrics")).unwrap());
+    }
+    let after = daemon.metric("memreap_wake_ups_total");
+    // Each 50 ms a request, and the end of the wait for the next one; and whatever else there was.
+    let most = began.elapsed().as_secs_f64() / 0.05 * 2.0 + 20.0;
+    assert!(after - before < most, "{} times in {:?}", after - before, began.elapsed());
+}
+
+#[test]
 fn a_second_daemon_is_told_of_the_first() {
     in_a_namespace("two_daemons", "true");
 }
@@ -585,6 +599,12 @@ fn leak_beside_a_database() {
         let mut saved = String::new();
         data.rewind().unwrap();
         data.read_to_string(&mut saved).unwrap();
+        let history = daemon.files.path("state/history");
+        wait_until("it is noted", || !history::read(&history, 9).unwrap().is_empty());
+        let entry = history::read(&history, 9).unwrap().remove(0);
+        let expected = if polite.is_empty() { ("critical", "back") } else { ("polite", "exited") };
+        assert_eq!((entry.reason.as_str(), entry.ending.as_str()), expected, "{entry:?}");
+        assert_eq!(daemon.metric("memreap_exits_total"), f64::from(u8::from(!polite.is_empty())));
         let said = daemon.end();
         if polite.is_empty() {
             assert_eq!((died_of, saved.as_str()), (Some(libc::SIGKILL), ""), "{said}");

@@ -202,7 +202,9 @@ fn a_cgroup_is_killed_at_once_with_those_below() {
     let ran = kill(&["--cgroup", &path]);
     assert_eq!(ran.code, Some(1), "{ran:?}");
     assert!(ran.err.contains("there are no processes"), "{ran:?}");
-    for (path, code) in [("/there/is/none", 1), ("/", 4), (groups.0.parent().unwrap().to_str().unwrap(), 4)] {
+    for (path, code) in
+        [("/there/is/none", 1), ("/", 4), (".", 4), ("/./", 4), (groups.0.parent().unwrap().to_str().unwrap(), 4)]
+    {
         assert_eq!(kill(&["--cgroup", path, "--force"]).code, Some(code), "{path}");
     }
     assert_eq!(kill(&["--cgroup", &format!("{path}/../beside")]).code, Some(70));

@@ -128,6 +128,7 @@ impl Examiner {
             has_memory: memory.has_memory,
             dying_until: None,
             vm_size: memory.vm_size,
+            core_dumping: memory.core_dumping,
             sizes: Sizes { anon: memory.rss_anon, shared: memory.rss_shmem, swap: memory.swap },
             counter_error: self.constants.counter_error(memory.threads).saturating_mul(2),
             counters: *now,

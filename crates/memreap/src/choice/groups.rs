@@ -60,13 +60,15 @@ pub(super) struct Tally {
     pub(super) processes: u32,
     /// One of them must not be killed, or is all but protected from it by its weight, as a session is.
     pub(super) protected: bool,
-    /// What the policy says about the member that it would rather kill than any other.
+    /// What the policy says about the member that has most, as most of the memory is likely to be that one's.
     pub(super) verdict: Verdict,
+    /// What that member has, in bytes.
+    most: u64,
 }
 
 impl Tally {
     pub(super) const EMPTY: Self =
-        Self { processes: 0, protected: false, verdict: Verdict { factor: 0.0, ..Verdict::PLAIN } };
+        Self { processes: 0, protected: false, verdict: Verdict { factor: 0.0, ..Verdict::PLAIN }, most: 0 };
 
     /// Counts a member. One that has no memory, or is dying, does not count.
     pub(super) fn count(&mut self, reading: &Reading) {
@@ -75,9 +77,9 @@ impl Tally {
         }
         self.processes += 1;
         self.protected |= reading.verdict.never || reading.verdict.factor < MIN_EXPENDABLE_FACTOR;
-        let rank = |verdict: &Verdict| (verdict.factor, verdict.offset);
-        if rank(&reading.verdict) > rank(&self.verdict) {
-            self.verdict = reading.verdict;
+        let rank = |bytes, verdict: &Verdict| (bytes, verdict.factor, verdict.offset);
+        if rank(reading.estimate(), &reading.verdict) > rank(self.most, &self.verdict) {
+            (self.most, self.verdict) = (reading.estimate(), reading.verdict);
         }
     }
 

@@ -51,7 +51,8 @@ impl Selection<'_> {
             let (pidfd, reading) = self.open(index)?;
             own = own.saturating_add(self.read_back(&reading)?.bytes);
             verdicts.try_push(reading.verdict).ok()?;
-            pool.try_push(Victim { pidfd, bytes: 0, vm_size: reading.vm_size, core_dumping: false }).ok()?;
+            let Reading { vm_size, core_dumping, .. } = reading;
+            pool.try_push(Victim { pidfd, bytes: 0, vm_size, core_dumping }).ok()?;
         }
         // Who else has it cannot be seen.
         if pool.is_empty() {

@@ -99,6 +99,8 @@ pub struct Choice {
     pub pool: Pool,
     /// The size of its address space, in bytes.
     pub vm_size: u64,
+    /// It dumps core, and keeps its memory for that.
+    pub core_dumping: bool,
     /// Its leaf cgroup; `None` without the memory controller.
     pub group: Option<Group>,
     /// That cgroup, if there are others in it that may be killed with it.
@@ -129,8 +131,8 @@ pub type Pool = ArrayVec<Victim, MAX_POOL>;
 
 impl From<Choice> for Victim {
     fn from(choice: Choice) -> Self {
-        let Choice { pidfd, bytes, vm_size, .. } = choice;
-        Self { pidfd, bytes, vm_size, core_dumping: false }
+        let Choice { pidfd, bytes, vm_size, core_dumping, .. } = choice;
+        Self { pidfd, bytes, vm_size, core_dumping }
     }
 }
 

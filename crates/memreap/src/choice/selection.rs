@@ -59,6 +59,7 @@ impl Found {
             precision: back.precision,
             pool: Pool::new(),
             vm_size: reading.vm_size,
+            core_dumping: reading.core_dumping,
             group: None,
             leaf: None,
             parent: None,

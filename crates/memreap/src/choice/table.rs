@@ -162,6 +162,8 @@ pub(super) struct Reading {
     pub(super) dying_until: Option<Instant>,
     /// The size of its address space.
     pub(super) vm_size: u64,
+    /// It dumps core, and keeps its memory for that.
+    pub(super) core_dumping: bool,
     /// Its memory.
     pub(super) sizes: Sizes,
     /// How far each of them may be off, in bytes.
@@ -192,6 +194,7 @@ impl Reading {
             has_memory: true,
             dying_until: None,
             vm_size: 0,
+            core_dumping: false,
             sizes: Sizes { anon, shared: mapped, swap: 0 },
             counter_error: 0,
             counters,

@@ -11,12 +11,13 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use linux::{Pid, PidFd, scan};
 
 use super::cgroup_path::CgroupPath;
 use super::chooser::Chooser;
 use super::holder::Holder;
-use super::result::{Choice, CommandLine, Parent, Scope};
+use super::result::{Choice, CommandLine, MAX_POOL, Parent, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
 
@@ -76,13 +77,16 @@ struct Shared {
     changed: Condvar,
 }
 
+/// Victims that die together: as many as share a memory, or are of one cgroup.
+type Killed = ArrayVec<Pid, { MAX_POOL + 1 }>;
+
 struct State {
     work: Work,
     settings: Settings,
     /// The last victim of all that was chosen for nobody who waited, and when.
     ahead: Option<(Instant, Choice)>,
-    /// The process that was killed last, until the thread knows that.
-    killed: Option<Pid>,
+    /// The processes that were killed last, until the thread knows that.
+    killed: Killed,
     findings: Findings,
 }
 
@@ -151,7 +155,8 @@ impl ChooserThread {
     /// When that fails.
     pub fn start(chooser: Chooser, policy: Arc<Policy>, by_cgroup: bool) -> io::Result<Self> {
         let settings = Settings { policy, by_cgroup, version: 0 };
-        let state = State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
+        let state =
+            State { work: Work::None, settings, ahead: None, killed: Killed::new(), findings: Findings::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let own = Arc::clone(&shared);
         prestarted::start("chooser", STACK_BYTES, move || {
@@ -240,7 +245,8 @@ impl ChooserThread {
 
     /// Notes that a process was killed for its memory, as [`Chooser::note_kill`].
     pub fn note_kill(&self, pid: Pid) {
-        self.shared.lock().killed = Some(pid);
+        // More at once than the thread knows of before it is asked again are not.
+        let _ = self.shared.lock().killed.try_push(pid);
     }
 
     /// Returns the process that holds most memory by descriptors, if that is known in time.
@@ -306,7 +312,7 @@ impl Shared {
     }
 
     /// What the thread does: one request after the other. `run` returns also what it has found out besides.
-    fn work(&self, mut run: impl FnMut(&Settings, Option<Pid>, Request) -> (Option<Choice>, Findings)) {
+    fn work(&self, mut run: impl FnMut(&Settings, Killed, Request) -> (Option<Choice>, Findings)) {
         let mut state = self.lock();
         loop {
             let request = match std::mem::replace(&mut state.work, Work::None) {
@@ -318,7 +324,7 @@ impl Shared {
                     continue;
                 }
             };
-            let (settings, killed) = (state.settings.clone(), state.killed.take());
+            let (settings, killed) = (state.settings.clone(), std::mem::take(&mut state.killed));
             let awaited = !matches!(request, Request::Refresh { .. });
             state.work = Work::Running { since: Instant::now(), awaited };
             drop(state);
@@ -366,14 +372,12 @@ struct Known {
 }
 
 impl Worker {
-    fn run(&mut self, settings: &Settings, killed: Option<Pid>, request: Request) -> (Option<Choice>, Findings) {
+    fn run(&mut self, settings: &Settings, killed: Killed, request: Request) -> (Option<Choice>, Findings) {
         let (chooser, policy) = (&mut self.chooser, &settings.policy);
         if std::mem::replace(&mut self.version, settings.version) != settings.version {
             chooser.forget();
         }
-        if let Some(pid) = killed {
-            chooser.note_kill(pid);
-        }
+        killed.into_iter().for_each(|pid| chooser.note_kill(pid));
         let all = Scope::All { by_cgroup: settings.by_cgroup };
         let mut holder = None;
         let mut choice = match request {

@@ -13,7 +13,7 @@ use std::ffi::{CStr, OsStr};
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -411,8 +411,10 @@ fn hierarchy(root: &Root) -> Result<Hierarchy, Problem> {
 fn open_cgroup(root: &Root, path: &Path) -> Result<Kind, Problem> {
     let hierarchy = hierarchy(root)?;
     let below = path.strip_prefix(&hierarchy.path).unwrap_or(path);
-    let below = below.strip_prefix("/").unwrap_or(below).as_os_str().as_bytes();
-    let below = below.strip_suffix(b"/").unwrap_or(below);
+    // Of "." nothing is left.
+    let is_part = |part: &Component<'_>| !matches!(part, Component::RootDir | Component::CurDir);
+    let below: PathBuf = below.components().filter(is_part).collect();
+    let below = below.as_os_str().as_bytes();
     if below.is_empty() {
         let text = "the root of all cgroups is all of the machine: give one below it".to_owned();
         return Err(Problem::new(ProblemKind::Protected, text));

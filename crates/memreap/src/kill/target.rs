@@ -231,7 +231,11 @@ impl Selection {
         let set = Set::open(root, name, |target| self.protected.check(target))?;
         self.sets.push(set);
         let known = self.targets.len() + self.problems.len();
-        self.search(root, self.sets.len() - 1)?;
+        if let Err(problem) = self.search(root, self.sets.len() - 1) {
+            // With --keep-going the other targets are killed, and it must not be.
+            self.sets.pop();
+            return Err(problem);
+        }
         if known == self.targets.len() + self.problems.len() && self.sets.last().is_some_and(Set::is_empty) {
             return Err(Problem::new(ProblemKind::NotFound, name.none()));
         }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
+use super::super::page_sample::Sizes;
 use super::super::table::Counters;
 use super::*;
 
@@ -85,6 +86,9 @@ fn one_protected_member_protects_all() {
     let never = reading(Verdict { never: true, ..verdict(1.0) });
     let both = tally(&[plain, preferred]);
     assert_eq!((both.processes, both.expendable(), both.verdict.factor), (2, true, 2.0));
+    // Anybody can ask to be preferred: that decides about a small process, and not about its group.
+    let large = Reading { sizes: Sizes { anon: 300, ..preferred.sizes }, ..plain };
+    assert_eq!(tally(&[large, preferred]).verdict.factor, 1.0);
     assert!(!tally(&[plain, never]).expendable() && !tally(&[plain, session]).expendable());
     // `make -j` in a terminal; and a service, all of whose members count for less.
     let all = [tally(&[shell, plain, plain]), tally(&[shell, shell])];

@@ -35,6 +35,7 @@ impl Process {
             precision: Precision::Exact,
             pool: Pool::new(),
             vm_size: 0,
+            core_dumping: false,
             group: Some(Group { bytes: 2 << 20, processes: 2, expendable: true, oom_group: true }),
             leaf: None,
             parent: None,
@@ -55,7 +56,7 @@ impl Drop for Process {
 /// A thread that answers what it is sent, and waits for that.
 fn start(timeout: Duration) -> (ChooserThread, Sender<Option<Choice>>) {
     let settings = Settings { policy: Arc::default(), by_cgroup: false, version: 0 };
-    let state = State { work: Work::None, settings, ahead: None, killed: None, findings: Findings::default() };
+    let state = State { work: Work::None, settings, ahead: None, killed: Killed::new(), findings: Findings::default() };
     let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
     let worker = Arc::clone(&shared);
     let (answers, to_give) = channel();

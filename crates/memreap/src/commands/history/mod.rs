@@ -169,6 +169,7 @@ fn victim(entry: &Entry) -> String {
             format!("killed {who}: {about}{back} back in {took} by {method}")
         }
         "late" => format!("killed {who}: {about}{size} not back after {took}"),
+        "exited" => format!("asked {who}, to end, and it did: {about}{size} come back"),
         "gone" => format!("{who}, was gone before the signal"),
         "dry-run" => format!("would kill {who}: {about}{size} would come back"),
         "refused" => format!("could not kill {who}: {about}{size}"),

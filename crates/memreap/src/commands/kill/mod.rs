@@ -101,8 +101,9 @@ fn execute(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// What may end this program, and must not while it keeps others stopped.
-const DEADLY: [Signal; 3] = [Signal::TERM, Signal::HUP, Signal::QUIT];
+/// What may end or stop this program, and must not while it keeps others stopped.
+const DEADLY: [Signal; 7] =
+    [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::USR1, Signal::USR2, Signal::ALARM];
 
 /// How to kill.
 #[derive(Clone, Copy)]

@@ -369,7 +369,9 @@ impl Governor {
         // Little is left, but that may have been so for long and stay so: a victim that is dying already may
         // be enough.
         let acute = self.runs_out_within(thresholds.horizon_s) || self.has_pressure() || now.stalled.is_none();
-        if acute && self.is_critical_after(self.grace) {
+        // Before memory is short, a rate says nothing of a process that fits.
+        let grace = if self.is_low() { self.grace } else { Duration::ZERO };
+        if acute && self.is_critical_after(grace) {
             return Some(Reason::Critical);
         }
         if self.average_stall_percent >= thresholds.max_average_stall_percent {

@@ -10,6 +10,8 @@ pub enum Reason {
     Critical,
     /// Tasks have stalled for too long.
     Stall,
+    /// Little is left: it is only asked to end, while there is time.
+    Polite,
 }
 
 impl Reason {
@@ -18,6 +20,7 @@ impl Reason {
         match self {
             Self::Critical => "critical",
             Self::Stall => "stall",
+            Self::Polite => "polite",
         }
     }
 }
@@ -78,6 +81,8 @@ pub enum Ending {
     Refused(i32),
     /// No signal was sent: the reason was gone when the command before the kill had ended.
     Averted,
+    /// It has exited after the signal that asks for it.
+    Exited,
 }
 
 impl Ending {
@@ -90,6 +95,7 @@ impl Ending {
             Self::DryRun => "dry-run",
             Self::Refused(_) => "refused",
             Self::Averted => "averted",
+            Self::Exited => "exited",
         }
     }
 }

@@ -478,8 +478,11 @@ impl Reports for Sim {
         self.complaints += 1;
     }
 
-    fn averted(&mut self, _victim: Handle, _reason: Reason, before: Before, _governor: &Governor) {
-        self.averted.push(before);
+    fn not_killed(&mut self, _victim: Handle, _reason: Reason, before: Before, ending: Ending, _governor: &Governor) {
+        match ending {
+            Ending::Averted => self.averted.push(before),
+            ending => self.endings.push(ending),
+        }
     }
 
     fn killed(&mut self, _memory: &Option<u64>, _dying: Option<Handle>, ending: Ending, _last: &Sample) {

@@ -97,8 +97,8 @@ enum Step {
     Avert(Before),
     /// It did what it was asked for, or another process exited: it may live.
     Spare,
-    /// It has exited.
-    Exited,
+    /// It has exited, as it was asked to.
+    Exited(Before),
 }
 
 /// A kill of which it is not known yet whether it has helped. Sizes in bytes.
@@ -155,6 +155,11 @@ impl Common {
         let (settings, polite_interval) = (config.kill.clone(), config.act.polite_interval);
         Self { settings, polite_interval, last_kill: None, ask_from: Duration::ZERO }
     }
+
+    /// Whether the last kill was just now, and not that of a memory for which the last one was at `own`.
+    fn killed_for_another(&self, own: Option<Duration>, now: Duration) -> bool {
+        self.last_kill.is_some_and(|at| self.last_kill != own && now.saturating_sub(at) < KILL_INTERVAL)
+    }
 }
 
 /// One memory, what is known of it, and what is being done for it.
@@ -164,6 +169,8 @@ pub(super) struct Watch<W: World + ?Sized> {
     /// The last sample, also when it means nothing to the governor.
     pub(super) last: Sample,
     state: State<W::Victim, W::Dying>,
+    /// When a victim was last killed for it.
+    last_kill: Option<Duration>,
     attempt: Option<Attempt>,
     failed: FailedKills,
     batch: Option<Batch>,
@@ -181,6 +188,7 @@ impl<W: World + ?Sized> Watch<W> {
             governor,
             last: Sample::default(),
             state: State::Watching { from: Duration::ZERO },
+            last_kill: None,
             attempt: None,
             failed: FailedKills::default(),
             batch: None,
@@ -234,6 +242,11 @@ impl<W: World + ?Sized> Watch<W> {
                     return Some((from - now).min(VICTIM_CHECK_INTERVAL));
                 }
                 State::Watching { from } => match advice {
+                    // Its memory may be part of this one, and is not back yet.
+                    Advice::Kill(_) if common.killed_for_another(self.last_kill, now) => {
+                        self.state = State::Watching { from };
+                        return Some(VICTIM_CHECK_INTERVAL);
+                    }
                     Advice::Kill(reason) => {
                         self.judge_last_kill();
                         match self.choose(reason, now, world) {
@@ -255,7 +268,7 @@ impl<W: World + ?Sized> Watch<W> {
                 },
                 State::Asked { victim, at, grace } => {
                     if world.has_exited(&victim) {
-                        return Some(self.victim_exited(now));
+                        return Some(self.victim_exited(victim, Reason::Polite, Before::None, now, world));
                     }
                     let age = now.saturating_sub(at);
                     let pause = match advice {
@@ -302,10 +315,12 @@ impl<W: World + ?Sized> Watch<W> {
                         Step::Avert(before) => {
                             self.averted = (self.averted_in_a_row(now) + 1, now);
                             self.attempt = None;
-                            world.averted(pending.victim, pending.reason, before, &self.governor);
+                            world.not_killed(pending.victim, pending.reason, before, Ending::Averted, &self.governor);
                         }
                         Step::Spare => {}
-                        Step::Exited => return Some(self.victim_exited(now)),
+                        Step::Exited(before) => {
+                            return Some(self.victim_exited(pending.victim, pending.reason, before, now, world));
+                        }
                     }
                 }
                 State::Killed { mut dying, deadline } => match world.progress(&mut dying, sample) {
@@ -328,8 +343,8 @@ impl<W: World + ?Sized> Watch<W> {
                         let pause = match ending {
                             Ending::DryRun => DRY_RUN_PAUSE,
                             // Another victim may do.
-                            Ending::Gone | Ending::Late | Ending::Refused(_) | Ending::Averted => VICTIM_CHECK_INTERVAL,
-                            Ending::Back => SETTLE_TIME,
+                            Ending::Gone | Ending::Late | Ending::Refused(_) => VICTIM_CHECK_INTERVAL,
+                            Ending::Back | Ending::Averted | Ending::Exited => SETTLE_TIME,
                         };
                         self.state = State::Watching { from: now + pause };
                         return Some(VICTIM_CHECK_INTERVAL);
@@ -340,7 +355,15 @@ impl<W: World + ?Sized> Watch<W> {
     }
 
     /// A victim has exited that was asked to. Returns the time until the next sample.
-    fn victim_exited(&mut self, now: Duration) -> Duration {
+    fn victim_exited(
+        &mut self,
+        victim: W::Victim,
+        reason: Reason,
+        before: Before,
+        now: Duration,
+        world: &mut W,
+    ) -> Duration {
+        world.not_killed(victim, reason, before, Ending::Exited, &self.governor);
         self.governor.victim_died();
         self.state = State::Watching { from: now + SETTLE_TIME };
         VICTIM_CHECK_INTERVAL
@@ -418,7 +441,7 @@ impl<W: World + ?Sized> Watch<W> {
                 // When memory is critical there is no time for a first signal.
                 _ => Step::Kill(before),
             },
-            Stage::FirstSignalSent { .. } if world.has_exited(&pending.victim) => Step::Exited,
+            Stage::FirstSignalSent { before, .. } if world.has_exited(&pending.victim) => Step::Exited(before),
             Stage::FirstSignalSent { .. } if is_reason_gone && !self.governor.is_low() => Step::Spare,
             Stage::FirstSignalSent { until, .. } if now < until && !self.governor.is_critical() => {
                 Step::To(stage, Some(VICTIM_CHECK_INTERVAL.min(until - now)))
@@ -520,7 +543,7 @@ impl<W: World + ?Sized> Watch<W> {
             }
         }
         let now = world.now();
-        common.last_kill = Some(now);
+        (common.last_kill, self.last_kill) = (Some(now), Some(now));
         self.state = State::Killed { dying, deadline: now + common.settings.deadline };
     }
 

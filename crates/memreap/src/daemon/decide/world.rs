@@ -123,8 +123,8 @@ pub trait Reports: Kills {
     /// Reports why no kill ends a shortage. Called once per shortage.
     fn no_kill_helps(&mut self, memory: &Self::Memory, reason: Reason, obstacle: Obstacle, governor: &Governor);
 
-    /// A victim is spared, because the reason is gone since the command before the kill was asked about it.
-    fn averted(&mut self, victim: Self::Victim, reason: Reason, before: Before, governor: &Governor);
+    /// A victim is not sent SIGKILL: it is spared, or has ended when it was asked to.
+    fn not_killed(&mut self, victim: Self::Victim, reason: Reason, before: Before, ending: Ending, governor: &Governor);
 
     /// The end of a kill, or of the wait for it. `last` is the last sample of the memory that it was for.
     fn killed(&mut self, memory: &Self::Memory, dying: Self::Dying, ending: Ending, last: &Sample);

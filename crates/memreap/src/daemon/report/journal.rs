@@ -120,7 +120,7 @@ impl Journal {
     /// Writes an entry about a kill.
     pub fn killed(&mut self, kill: &KillRecord) {
         let priority = match kill.ending {
-            Ending::Back | Ending::Gone => Priority::Warning,
+            Ending::Back | Ending::Gone | Ending::Exited => Priority::Warning,
             Ending::DryRun | Ending::Averted => Priority::Notice,
             Ending::Late | Ending::Refused(_) => Priority::Error,
         };

@@ -32,8 +32,10 @@ const MAX_RESPONSE_BYTES: usize = 8 << 10;
 const MAX_REQUEST_BYTES: usize = 4 << 10;
 /// Clients at a time; for the next one the oldest is disconnected.
 const MAX_CLIENTS: usize = 4;
-/// Connections accepted and clients read from in one call, at most.
-const MAX_EVENTS_PER_CALL: usize = 8;
+/// Connections accepted and clients read from at once, at most, ...
+const MAX_EVENTS_PER_ROUND: usize = 8;
+/// ... and so often in one call: that many connections wait to be accepted at most.
+const MAX_ROUNDS_PER_CALL: u16 = 64;
 /// What epoll returns for the listener; for clients it is their index.
 const LISTENER_TOKEN: u64 = u64::MAX;
 
@@ -51,6 +53,8 @@ pub struct Metrics {
     kills_refused: u64,
     /// Kills that the command before them averted.
     kills_averted: u64,
+    /// Victims that ended when they were asked to.
+    exits: u64,
     /// Bytes that kills gave back.
     bytes_back: u64,
     /// From the signal of the last kill until its memory was back.
@@ -88,6 +92,7 @@ impl Metrics {
             Ending::Late => self.kills_late += 1,
             Ending::Refused(_) => self.kills_refused += 1,
             Ending::Averted => self.kills_averted += 1,
+            Ending::Exited => self.exits += 1,
             Ending::Gone | Ending::DryRun => {}
         }
         if matches!(kill.ending, Ending::Back | Ending::Late) {
@@ -115,6 +120,7 @@ impl fmt::Display for Metrics {
             ("kills_late", "Kills whose memory was not back in time.", self.kills_late),
             ("kills_refused", "Kills that the kernel refused.", self.kills_refused),
             ("kills_averted", "Kills that the command before them averted.", self.kills_averted),
+            ("exits", "Victims that ended when they were asked to.", self.exits),
             ("back_bytes", "Bytes that kills gave back.", self.bytes_back),
             ("wake_ups", "Times that the daemon woke up.", self.wake_ups),
             ("warnings", "Warnings before kills.", self.warnings),
@@ -216,6 +222,8 @@ impl Server {
         } else {
             listen_tcp(address)?.into()
         };
+        // Again: to change how many can wait.
+        rustix::net::listen(&listener, MAX_ROUNDS_PER_CALL.into())?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, epoll::EventData::new_u64(LISTENER_TOKEN), epoll::EventFlags::IN)?;
         let clients = [const { None }; MAX_CLIENTS];
@@ -224,13 +232,18 @@ impl Server {
 
     /// Accepts and answers clients, a limited number of them, without waiting.
     pub fn serve(&mut self, metrics: &Metrics) {
-        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; MAX_EVENTS_PER_CALL];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut space, Some(&now)) else { return };
-        for event in ready {
-            match event.data.u64() {
-                LISTENER_TOKEN => self.accept(),
-                index => self.read(usize::try_from(index).unwrap_or(MAX_CLIENTS), metrics),
+        for _ in 0..MAX_ROUNDS_PER_CALL {
+            let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; MAX_EVENTS_PER_ROUND];
+            let Ok((ready, _)) = epoll::wait(&self.epoll, &mut space, Some(&now)) else { return };
+            if ready.is_empty() {
+                return;
+            }
+            for event in ready {
+                match event.data.u64() {
+                    LISTENER_TOKEN => self.accept(),
+                    index => self.read(usize::try_from(index).unwrap_or(MAX_CLIENTS), metrics),
+                }
             }
         }
     }

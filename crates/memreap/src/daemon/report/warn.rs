@@ -292,7 +292,7 @@ fn pass_on(config: &config::Warn, message: &[u8]) {
     if config.desktop
         && let Some(text) = value("MEMREAP_MESSAGE")
     {
-        let is_dead = matches!(value("MEMREAP_ENDING"), Some("back" | "late"));
+        let is_dead = matches!(value("MEMREAP_ENDING"), Some("back" | "late" | "exited"));
         let title = if is_dead {
             let who = value("MEMREAP_UNIT").and_then(application::name);
             format!("{} was closed: memory ran out", who.as_deref().unwrap_or("A program"))
@@ -344,7 +344,7 @@ fn notification(user: User, title: &str, text: &str) -> Command {
     command
         .env("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={USER_RUNTIME_DIRS}/{}/bus", user.uid))
         .args(["--app-name=memreap", "--urgency=critical", "--icon=dialog-warning", "--"])
-        .args([title, text])
+        .args([title, &as_markup(text)])
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     // As this user, without other groups: the program must not have more rights than the user, and a bus
@@ -354,6 +354,11 @@ fn notification(user: User, title: &str, text: &str) -> Command {
     }
     forbid_files(&mut command);
     command
+}
+
+/// Notifications have markup, and a process names itself.
+fn as_markup(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Lets a program write to no file. Its user can take it over (ptrace(2)), and what is written to a tmpfs is charged to

@@ -23,6 +23,9 @@ use crate::exit::Exit;
 const PRESSURE_TOKEN: u64 = 0;
 const SIGNAL_TOKEN: u64 = 1;
 const METRICS_TOKEN: u64 = 2;
+/// Requests for metrics are served so often at most: anybody may ask, and each wakes a real-time thread.
+const METRICS_INTERVAL: Duration = Duration::from_millis(50);
+const ONE_REQUEST: EventFlags = EventFlags::IN.union(EventFlags::ONESHOT);
 
 /// The daemon, started.
 pub(super) struct Daemon {
@@ -45,11 +48,13 @@ impl Daemon {
             epoll::add(&epoll, trigger, EventData::new_u64(PRESSURE_TOKEN), EventFlags::PRI)?;
         }
         if let Some(fd) = self.system.notifier.metrics_fd() {
-            epoll::add(&epoll, fd, EventData::new_u64(METRICS_TOKEN), EventFlags::IN)?;
+            epoll::add(&epoll, fd, EventData::new_u64(METRICS_TOKEN), ONE_REQUEST)?;
         }
         let watchdog = self.system.notifier.watchdog_interval();
         let mut watchdog_sent = Instant::now();
         let mut next = Next::After(Duration::ZERO);
+        // Until then requests for metrics wait.
+        let mut deaf_until = None::<Instant>;
         loop {
             let mut timeout = match next {
                 Next::After(pause) => Some(pause),
@@ -59,6 +64,14 @@ impl Daemon {
             if let Some(watchdog) = watchdog {
                 let due = watchdog.saturating_sub(watchdog_sent.elapsed());
                 timeout = Some(timeout.map_or(due, |t| t.min(due)));
+            }
+            if let (Some(until), Some(fd)) = (deaf_until, self.system.notifier.metrics_fd()) {
+                let due = until.saturating_duration_since(Instant::now());
+                timeout = Some(timeout.map_or(due, |t| t.min(due)));
+                if due.is_zero() {
+                    epoll::modify(&epoll, fd, EventData::new_u64(METRICS_TOKEN), ONE_REQUEST)?;
+                    deaf_until = None;
+                }
             }
             let timeout =
                 timeout.map(|t| Timespec { tv_sec: t.as_secs().cast_signed(), tv_nsec: t.subsec_nanos().into() });
@@ -109,6 +122,7 @@ impl Daemon {
             }
             if metrics_requested {
                 self.system.notifier.serve_metrics();
+                deaf_until = Some(Instant::now() + METRICS_INTERVAL);
             }
             // Without a trigger at any time, if stalls can be read: where they cannot, nobody is killed for a limit.
             let reads_stalls = || self.control_loop.governor().last()?.stalled;

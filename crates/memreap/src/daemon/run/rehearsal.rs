@@ -90,6 +90,7 @@ impl Dummy {
             precision: Precision::Guess,
             pool: Pool::new(),
             vm_size: 0,
+            core_dumping: false,
             group: Some(Group { bytes: MAX_MIN_VICTIM_BYTES, processes: 2, expendable: true, oom_group: true }),
             // A directory without the files of a cgroup.
             leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok(),
@@ -244,9 +245,9 @@ impl Reports for Stage<'_> {
         self.is_over = true;
     }
 
-    fn averted(&mut self, victim: Choice, reason: Reason, before: Before, governor: &Governor) {
+    fn not_killed(&mut self, victim: Choice, reason: Reason, before: Before, ending: Ending, governor: &Governor) {
         self.is_over = true;
-        self.world.averted(victim, reason, before, governor);
+        self.world.not_killed(victim, reason, before, ending, governor);
     }
 
     fn killed(&mut self, memory: &Memory, dying: Dying, ending: Ending, last: &Sample) {

@@ -40,7 +40,7 @@ pub const MAX_LIMITS: usize = 15;
 /// From this part of memory on it is said who holds shared memory by descriptors.
 const MIN_HELD_DIVISOR: u64 = 64;
 /// Processes that share a memory are killed together so long after they were chosen, at most.
-const MAX_POOL_AGE: Duration = Duration::from_secs(1);
+const MAX_POOL_AGE: Duration = Duration::from_secs(2);
 /// The time between two searches for limits, at least.
 const LIMIT_SEARCH_INTERVAL: Duration = Duration::from_secs(2);
 
@@ -269,6 +269,10 @@ impl Observes for System {
     }
 
     fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
+        // One of them that ends gives back nothing.
+        if !victim.pool.is_empty() {
+            return None;
+        }
         self.policy.signal_first(victim.rule, all)
     }
 
@@ -405,9 +409,9 @@ impl Reports for System {
         self.notifier.no_kill_helps(reason, obstacle, &governor.explanation(), info.as_ref(), holder);
     }
 
-    fn averted(&mut self, victim: Choice, reason: Reason, before: Before, governor: &Governor) {
+    fn not_killed(&mut self, victim: Choice, reason: Reason, before: Before, ending: Ending, governor: &Governor) {
         let record = self.record(&victim, reason, governor);
-        self.notifier.killed(&KillRecord { before, ending: Ending::Averted, ..record });
+        self.notifier.killed(&KillRecord { before, ending, ..record });
     }
 
     fn killed(&mut self, memory: &Memory, dying: Dying, ending: Ending, last: &Sample) {

@@ -35,6 +35,7 @@ fn view() -> View {
         precision: Precision::Guess,
         pool: Pool::new(),
         vm_size: 0,
+        core_dumping: false,
         group: None,
         leaf: None,
         parent: None,

@@ -190,10 +190,23 @@ fn who_is_asked_is_asked_once() {
     let mut run = Run::new(0.5, &config);
     (run.sim.psi, run.sim.deaf, run.sim.swap_bytes) = (false, true, 0);
     run.step();
-    // What it takes within two seconds is more than is left when memory is not yet low.
+    // What it takes within two seconds is more than is left when memory is low.
     let hog = run.sim.spawn(10 * MIB, 400 * MIB, u64::MAX);
     run.pass(10 * S);
     assert_eq!((run.sim.asked.len(), run.killed()), (1, vec![hog]));
+}
+
+#[test]
+fn who_is_not_short_is_not_asked() {
+    let mut config = Config::default();
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 10 * S });
+    let mut run = Run::new(0.5, &config);
+    (run.sim.psi, run.sim.swap_bytes) = (false, 0);
+    run.step();
+    // Fits: at its rate, all would be gone in two seconds.
+    run.sim.spawn(MIB, 400 * MIB, 300 * MIB);
+    run.pass(20 * S);
+    assert_eq!((run.sim.asked.len(), run.killed()), (0, vec![]));
 }
 
 /// A machine, and a process that takes so much per second and was asked in vain, with the time `grace` left.
@@ -591,6 +604,17 @@ fn a_victim_is_chosen_in_advance_for_the_machine_only() {
     };
     assert_eq!(danger(&|sim| _ = sim.spawn_group(256 * MIB, 200 * MIB)), Danger::None);
     assert_eq!(danger(&|sim| _ = sim.spawn(10 * MIB, 400 * MIB, u64::MAX)), Danger::Imminent);
+}
+
+#[test]
+fn one_shortage_of_two_memories_costs_one_victim() {
+    let mut run = Run::new(0.5, &Config::default());
+    // As a cgroup of one container in one of a pod with the same limit.
+    let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
+    let limit = Some(run.sim.groups[0].id);
+    (0..2).for_each(|_| run.control_loop.watch(limit));
+    run.pass(60 * S);
+    assert_eq!(run.killed(), [hog]);
 }
 
 #[test]

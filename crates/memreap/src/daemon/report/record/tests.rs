@@ -67,6 +67,12 @@ fn one_line_says_who_what_came_back_and_why() {
         kill.to_string(),
         format!("spared 4711 (hog), user 1000: the reason to kill is gone{rule}; the command before it: freed")
     );
+    kill.before = Before::None;
+    kill.ending = Ending::Exited;
+    assert_eq!(
+        kill.to_string(),
+        format!("asked 4711 (hog), user 1000, to end, and it did: about 1.2 GiB come back{rule}")
+    );
     kill.processes = 12;
     kill.ending = Ending::Back;
     kill.sharers = 11;

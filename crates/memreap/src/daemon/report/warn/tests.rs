@@ -158,8 +158,8 @@ fn configurations_survive_the_way() {
 
 #[test]
 fn notifications_go_to_the_users_own_bus() {
-    let command = notification(User { uid: 1234, gid: 5 }, "-title", "-x; $(reboot)");
-    assert_eq!(command.get_args().last().unwrap(), "-x; $(reboot)");
+    let command = notification(User { uid: 1234, gid: 5 }, "-title", "-x; $(reboot) <a>&");
+    assert_eq!(command.get_args().last().unwrap(), "-x; $(reboot) &lt;a&gt;&amp;");
     let bus = command.get_envs().find(|(name, _)| *name == "DBUS_SESSION_BUS_ADDRESS").unwrap().1;
     assert_eq!(bus.unwrap(), "unix:path=/run/user/1234/bus");
 }
