@@ -108,7 +108,7 @@ const CHECKS: &[Check] = &[
     check("hosted", ALL, "kernel code on the host, with sanitizers",
         "make -C kernel/hosted test").reuse(Reuse::ByContent(&["clang-19"])),
     check("build", ALL, "the stock and the changed kernel build",
-        "lab build"),
+        "lab build --arm stock --arm memreap"),
     check("build-debug", ALL, "the changed debug kernel builds",
         "lab build --variant debug --arm memreap"),
     check("build-debug-7.3", TEST_FULL, "the changed debug kernel of Linux 7.3 builds",

@@ -12,9 +12,9 @@ use super::arms;
 /// Build kernels, unless the cache has them, and print the paths of the bzImages
 #[derive(Args)]
 pub struct BuildArgs {
-    /// The tree: stock, memreap or a control kernel [default: all]
+    /// A tree: stock, memreap or a control kernel; repeatable [default: all]
     #[arg(long, value_name = "TREE")]
-    pub arm: Option<Tree>,
+    pub arm: Vec<Tree>,
     /// The configuration
     #[arg(long, value_enum, default_value_t = Variant::Slim)]
     pub variant: Variant,
@@ -22,7 +22,7 @@ pub struct BuildArgs {
 
 /// Builds the kernels, and returns the exit code.
 pub fn run(ctx: &Context, args: &BuildArgs) -> Result<u8> {
-    let trees = args.arm.map_or_else(|| Tree::of_series(ctx).collect(), |tree| vec![tree]);
+    let trees = if args.arm.is_empty() { Tree::of_series(ctx).collect() } else { args.arm.clone() };
     for tree in trees {
         let (arm, _) = arms::built(ctx, tree, args.variant, "")?;
         println!("{}", arm.bzimage.display());
