@@ -288,6 +288,16 @@ static struct mm_struct *grab_exiting_mm(struct task_struct *task)
 	return mm;
 }
 
+/* The mm of a locked task, of which a kernel thread only borrows one. */
+static struct mm_struct *grab_used_mm(struct task_struct *p)
+{
+	if (!p->mm || p->flags & PF_KTHREAD)
+		return NULL;
+	mmgrab(p->mm);
+
+	return p->mm;
+}
+
 /*
  * Requests that the memory of a process be freed that has been sent SIGKILL, if
  * it is worth it. Not before the signal: only then is it known that the caller
@@ -299,29 +309,24 @@ static void expedite_task(struct task_struct *task,
 			  enum memreap_expedite_by by)
 {
 	struct mm_struct *mm = NULL;
-	struct task_struct *p;
+	struct task_struct *p = NULL;
 
 	if (by == EXPEDITE_BY_CGROUP) {
 		/* All threads are visited: no search for each of them. */
 		task_lock(task);
-		p = task->mm ? task : NULL;
-		if (!p)
-			task_unlock(task);
+		mm = grab_used_mm(task);
+		task_unlock(task);
 	} else {
 		p = find_lock_task_mm(task);
 	}
-	if (!p) {
-		mm = grab_exiting_mm(task);
-	} else {
+	if (p) {
 		/* For sparse: find_lock_task_mm() is not annotated. */
 		__acquire(&p->alloc_lock);
-		/* A kernel thread only borrows an mm. */
-		if (!(p->flags & PF_KTHREAD)) {
-			mm = p->mm;
-			mmgrab(mm);
-		}
+		mm = grab_used_mm(p);
 		task_unlock(p);
 	}
+	if (!mm)
+		mm = grab_exiting_mm(task);
 	if (!mm)
 		return;
 	if (private_pages(mm) >= EXPEDITE_MIN_PAGES)

@@ -443,6 +443,8 @@ TEST_F_TIMEOUT(swap, a_limit_is_lowered, LIMIT)
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", TIGHT_SIZE), 0);
 	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	/* All of it is used by what waits. */
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", SIZE), 0);
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
 	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 0);
 	EXPECT_EQ(victim_check(&victim), GOOD);
