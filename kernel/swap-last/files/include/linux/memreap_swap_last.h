@@ -12,7 +12,8 @@ struct seq_file;
 
 extern atomic_long_t memreap_swap_waiting;
 
-bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte);
+bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
+		       int *counted);
 bool memreap_swap_keeps(const struct mmu_gather *tlb);
 bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t table);
 void memreap_swap_hand_over(struct mmu_gather *tlb);
@@ -36,7 +37,8 @@ static inline bool memreap_swap_help(void)
 
 #else
 
-static inline bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte)
+static inline bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte,
+				     unsigned int nr, int *counted)
 {
 	return false;
 }

@@ -60,21 +60,31 @@ static struct workqueue_struct *release_wq;
 /* --- At the exit --- */
 
 /**
- * memreap_swap_keep - leave swap entries of a dying process where they are
+ * memreap_swap_keep - leave the swap entries of a dying process where they are
  * @tlb: of the process, or of one that frees its memory beside it
- * @pte: one of them, its page table locked
+ * @pte: the first entry, its page table locked
+ * @nr: entries, all of swap
+ * @counted: where the caller counts them
  *
- * A reaper beside the exit does not: it puts them, as long as it may.
  * What zswap holds is charged to a cgroup, whose limit it may be that kills.
  *
  * Return: false if they have to be put now.
  */
-bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte)
+bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
+		       int *counted)
 {
-	if (!tlb->fullmm || !static_branch_likely(&swap_last_key) ||
-	    !release_wq || !zswap_never_enabled())
+	struct ptdesc *table = virt_to_ptdesc(pte);
+
+	/* A reaper beside the exit: they may have been left, and counted. */
+	if (!tlb->fullmm)
+		return test_bit(PG_HOLDS_SLOTS, &table->pt_flags.f);
+	if (!static_branch_likely(&swap_last_key) || !release_wq ||
+	    !zswap_never_enabled())
 		return false;
-	set_bit(PG_HOLDS_SLOTS, &virt_to_ptdesc(pte)->pt_flags.f);
+	if (!test_and_set_bit(PG_HOLDS_SLOTS, &table->pt_flags.f))
+		table->pt_index = 0;
+	table->pt_index += nr;
+	*counted -= nr;
 	tlb->keeps_slots = true;
 
 	return true;
@@ -91,47 +101,21 @@ bool memreap_swap_keeps(const struct mmu_gather *tlb)
 	return tlb->keeps_slots;
 }
 
-/* Puts the slots of a page table, or only counts them. */
-static unsigned int walk_slots(struct ptdesc *table, bool put)
-{
-	pte_t *pte = ptdesc_address(table);
-	unsigned int all = 0;
-
-	for (unsigned int i = 0, nr; i < PTRS_PER_PTE; i += nr) {
-		pte_t ptent = ptep_get(pte + i);
-		softleaf_t entry = softleaf_from_pte(ptent);
-
-		nr = 1;
-		if (!softleaf_is_swap(entry))
-			continue;
-		nr = swap_pte_batch(pte + i, PTRS_PER_PTE - i, ptent);
-		if (put)
-			swap_put_entries_direct(entry, nr);
-		all += nr;
-	}
-
-	return all;
-}
-
 /**
  * memreap_swap_keep_table - keep a page table if it holds slots
  * @tlb: of the process
- * @token: the page table, to which nothing refers any more: no reaper, either
+ * @token: the page table, to which nothing refers any more
  *
  * Return: false if it has to be freed as usual.
  */
 bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t token)
 {
 	struct ptdesc *table = page_ptdesc(token);
-	unsigned int pages;
 
 	if (!test_and_clear_bit(PG_HOLDS_SLOTS, &table->pt_flags.f))
 		return false;
-	pages = walk_slots(table, false);
-	if (!pages)
-		return false;
 	list_add_tail(&table->pt_list, &tlb->kept);
-	tlb->nr_kept += pages;
+	tlb->nr_kept += table->pt_index;
 
 	return true;
 }
@@ -148,7 +132,6 @@ void memreap_swap_hand_over(struct mmu_gather *tlb)
 
 	if (list_empty(&tlb->kept))
 		goto done;
-	add_mm_counter(tlb->mm, MM_SWAPENTS, -(long)tlb->nr_kept);
 	trace_memreap_swap_wait(tlb->mm, tlb->nr_kept);
 	atomic_long_add(tlb->nr_kept, &nr_waited);
 	/* Before they can be taken. */
@@ -165,6 +148,20 @@ done:
 }
 
 /* --- Release --- */
+
+static void put_slots(pte_t *pte)
+{
+	for (unsigned int i = 0, nr; i < PTRS_PER_PTE; i += nr) {
+		pte_t ptent = ptep_get(pte + i);
+		softleaf_t entry = softleaf_from_pte(ptent);
+
+		nr = 1;
+		if (!softleaf_is_swap(entry))
+			continue;
+		nr = swap_pte_batch(pte + i, PTRS_PER_PTE - i, ptent);
+		swap_put_entries_direct(entry, nr);
+	}
+}
 
 /* The page table is charged to the cgroup of its process. */
 static void charge_owner(struct ptdesc *table, u64 ns)
@@ -198,7 +195,8 @@ static unsigned int release_table(enum memreap_swap_by by)
 		return 0;
 
 	runtime = charge ? task_sched_runtime(current) : 0;
-	pages = walk_slots(table, true);
+	put_slots(ptdesc_address(table));
+	pages = table->pt_index;
 	if (charge)
 		charge_owner(table, task_sched_runtime(current) - runtime);
 	else
