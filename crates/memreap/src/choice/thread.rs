@@ -245,7 +245,7 @@ impl ChooserThread {
 
     /// Notes that a process was killed for its memory, as [`Chooser::note_kill`].
     pub fn note_kill(&self, pid: Pid) {
-        // More at once than the thread knows of before it is asked again are not.
+        // Those for which there is no room are no victims for as long as they are seen to die.
         let _ = self.shared.lock().killed.try_push(pid);
     }
 

@@ -46,7 +46,8 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
     for (path, results) in others {
         let other = &results.meta;
         let of = |meta: &Meta| {
-            // Where the lab puts what it builds is a content key, of users' trees its last part; other places are the machine's.
+            // Where the lab puts what it builds is a content key, of users' trees the last part of it; other places are
+            // the machine's.
             let built = |image: &String| match image.split_once("/images/") {
                 Some((_, key)) if image.starts_with("user/") => Some(key.to_owned()),
                 _ => image.starts_with("trees/").then(|| image.clone()),

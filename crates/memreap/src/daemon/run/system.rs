@@ -410,6 +410,10 @@ impl Reports for System {
     }
 
     fn not_killed(&mut self, victim: Choice, reason: Reason, before: Before, ending: Ending, governor: &Governor) {
+        // In a dry run nobody was asked.
+        if self.dry_run && ending == Ending::Exited {
+            return;
+        }
         let record = self.record(&victim, reason, governor);
         self.notifier.killed(&KillRecord { before, ending, ..record });
     }
