@@ -85,7 +85,7 @@ bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
 		table->pt_index = 0;
 	table->pt_index += nr;
 	*counted -= nr;
-	tlb->keeps_slots = true;
+	tlb->nr_kept += nr;
 
 	return true;
 }
@@ -98,7 +98,7 @@ bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
  */
 bool memreap_swap_keeps(const struct mmu_gather *tlb)
 {
-	return tlb->keeps_slots;
+	return tlb->nr_kept;
 }
 
 /**
@@ -115,7 +115,6 @@ bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t token)
 	if (!test_and_clear_bit(PG_HOLDS_SLOTS, &table->pt_flags.f))
 		return false;
 	list_add_tail(&table->pt_list, &tlb->kept);
-	tlb->nr_kept += table->pt_index;
 
 	return true;
 }
@@ -130,8 +129,8 @@ void memreap_swap_hand_over(struct mmu_gather *tlb)
 {
 	unsigned int worker;
 
-	if (list_empty(&tlb->kept))
-		goto done;
+	if (!tlb->nr_kept)
+		return;
 	trace_memreap_swap_wait(tlb->mm, tlb->nr_kept);
 	atomic_long_add(tlb->nr_kept, &nr_waited);
 	/* Before they can be taken. */
@@ -142,9 +141,7 @@ void memreap_swap_hand_over(struct mmu_gather *tlb)
 	worker = atomic_inc_return(&next_worker);
 	worker %= min(num_online_cpus(), MAX_WORKERS);
 	queue_work(release_wq, &release_workers[worker]);
-done:
-	if (tlb->keeps_slots)
-		mm_flags_set(MMF_OOM_SKIP, tlb->mm);
+	mm_flags_set(MMF_OOM_SKIP, tlb->mm);
 }
 
 /* --- Release --- */
