@@ -159,6 +159,7 @@ struct refuser {
 	unsigned long from;
 	unsigned long to;
 	bool refuses;
+	unsigned int wrong;
 };
 
 static int refuse(struct mmu_notifier *notifier,
@@ -166,6 +167,8 @@ static int refuse(struct mmu_notifier *notifier,
 {
 	struct refuser *r = container_of(notifier, struct refuser, notifier);
 
+	/* The mapping stays: some drivers forget what is unmapped. */
+	r->wrong += range->event != MMU_NOTIFY_CLEAR;
 	if (!r->refuses || mmu_notifier_range_blockable(range) ||
 	    range->end <= r->from || range->start >= r->to)
 		return 0;
@@ -198,10 +201,12 @@ static void notifier_refuses(struct kunit *test)
 	KUNIT_EXPECT_TRUE(test, space_reap(test, space));
 	KUNIT_EXPECT_EQ(test, anon_pages(space), 0);
 	KUNIT_EXPECT_EQ(test, space->stat.pages, 4);
+	KUNIT_EXPECT_EQ(test, refuser.wrong, 0);
 	mmu_notifier_unregister(&refuser.notifier, space->mm);
 	space_end(space);
 }
 
+#ifdef CONFIG_ARM64
 /* What is flushed from the TLBs. */
 struct flushes {
 	struct mmu_notifier notifier;
@@ -237,10 +242,10 @@ static void whole_table_is_flushed(struct kunit *test)
 	KUNIT_EXPECT_EQ(test, space->stat.pages, 1);
 	mmu_notifier_unregister(&flushes.notifier, space->mm);
 	KUNIT_EXPECT_GT(test, flushes.nr, 0);
-	KUNIT_EXPECT_GE(test, flushes.smallest,
-			IS_ENABLED(CONFIG_ARM64) ? PMD_SIZE : PAGE_SIZE);
+	KUNIT_EXPECT_GE(test, flushes.smallest, PMD_SIZE);
 	space_end(space);
 }
+#endif
 
 /**
  * struct writer - a thread that waits for the mmap_lock
@@ -449,7 +454,9 @@ static struct kunit_case reap_test_cases[] = {
 	KUNIT_CASE(none_kept_for_the_lock),
 	KUNIT_CASE(notifier_refuses),
 	KUNIT_CASE(sparse),
+#ifdef CONFIG_ARM64
 	KUNIT_CASE(whole_table_is_flushed),
+#endif
 	KUNIT_CASE_PARAM(writer_waits, sleeps_gen_params),
 	{}
 };
