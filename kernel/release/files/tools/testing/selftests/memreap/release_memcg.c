@@ -6,18 +6,29 @@
  */
 #define _GNU_SOURCE
 #include "../kselftest_harness.h"
-#include "cgroup.h"
-#include "victim.h"
+#include "folios.h"
+#include "region.h"
 
 /* Seconds, on a busy host that emulates a kernel full of checks. */
 #define LIMIT	300
 #define SIZE	(8 * MIB)
 #define SWITCH	"/sys/module/memreap/parameters/release"
 
+/* Not in the fixture: victims start as copies of the test. */
+static struct region memory;
+
 FIXTURE(cgroup) {
 	struct cgroups cgroups;
+	struct folio_settings settings;
 	struct victim victim;
 };
+
+FIXTURE_VARIANT(cgroup) {
+	struct folios folios;
+};
+
+FIXTURE_VARIANT_ADD(cgroup, single_pages) {};
+FIXTURE_VARIANT_ADD(cgroup, large_folios) { { .kib = FOLIO_MTHP } };
 
 FIXTURE_SETUP(cgroup)
 {
@@ -25,30 +36,39 @@ FIXTURE_SETUP(cgroup)
 
 	if (access(SWITCH, F_OK))
 		SKIP(return, "no " SWITCH);
-	missing = cgroups_begin(&self->cgroups, "+memory");
+	missing = folios_begin(&self->settings, &variant->folios);
+	if (!missing)
+		missing = cgroups_begin(&self->cgroups, "+memory");
 	if (missing)
 		SKIP(return, "%s", missing);
+	memory = (struct region){
+		.size = SIZE, .seed = 1, .folio_kib = variant->folios.kib,
+		.cgroup = cgroup_path(&self->cgroups, "victim"),
+	};
+	ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.subtree_control",
+			       "+memory"), 0);
+	ASSERT_EQ(mkdir(memory.cgroup, 0700), 0);
 }
 
 FIXTURE_TEARDOWN(cgroup)
 {
 	victim_end(&self->victim);
 	cgroups_end(&self->cgroups);
+	folios_end(&self->settings);
 }
 
 /* The last pages are in batches of a CPU on which it does not exit. */
-static enum verdict enter_and_fill(void *cgroup)
+static enum verdict fill_and_move(void *arg)
 {
-	void *mem = map(SIZE, MAP_PRIVATE);
+	enum verdict filled = run_on(0) ? region_fill(arg) : BAD;
 
-	if (!mem || !cgroup_enter(cgroup) || !run_on(0))
-		return BAD;
-	fill(mem, SIZE, 1);
 	/* If there is another one. */
 	run_on(1);
 
-	return GOOD;
+	return filled;
 }
+
+static const struct victim_ops ops = { &memory, fill_and_move };
 
 static long dying_cgroups(const struct cgroups *c)
 {
@@ -57,20 +77,17 @@ static long dying_cgroups(const struct cgroups *c)
 
 TEST_F_TIMEOUT(cgroup, goes_with_its_pages, LIMIT)
 {
-	const char *cgroup = cgroup_path(&self->cgroups, "victim");
-	struct victim_ops ops = { (void *)cgroup, enter_and_fill };
 	long dying = dying_cgroups(&self->cgroups);
 
 	ASSERT_GE(dying, 0);
-	ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.subtree_control",
-			       "+memory"), 0);
-	ASSERT_EQ(mkdir(cgroup, 0700), 0);
 	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
-	ASSERT_GE(cgroup_memory(cgroup), (long)SIZE);
+	ASSERT_GE(cgroup_memory(memory.cgroup), (long)SIZE);
+	if (memory.folio_kib)
+		ASSERT_GT(folios_allocated(&self->settings), 0);
 
 	victim_end(&self->victim);
 	ASSERT_TRUE(put_on_lru());
-	ASSERT_TRUE(within(PATIENCE, !rmdir(cgroup)));
+	ASSERT_TRUE(within(PATIENCE, !rmdir(memory.cgroup)));
 	EXPECT_TRUE(within(PATIENCE, dying_cgroups(&self->cgroups) <= dying));
 }
 
@@ -89,13 +106,9 @@ TEST_F_TIMEOUT(cgroup, counters_are_exact, LIMIT)
 	static const char * const lists[] = {
 		"\ninactive_anon ", "\nactive_anon ", "\nunevictable ",
 	};
-	const char *cgroup = cgroup_path(&self->cgroups, "victim");
-	struct victim_ops ops = { (void *)cgroup, enter_and_fill };
+	const char *cgroup = memory.cgroup;
 	long listed = 0;
 
-	ASSERT_EQ(cgroup_write(self->cgroups.top, "cgroup.subtree_control",
-			       "+memory"), 0);
-	ASSERT_EQ(mkdir(cgroup, 0700), 0);
 	ASSERT_EQ(victim_start(&self->victim, &ops), GOOD);
 	ASSERT_GE(cgroup_memory(cgroup), (long)SIZE);
 	for (size_t i = 0; i < ARRAY_SIZE(lists); i++)
