@@ -7,9 +7,8 @@
  * is nothing to allocate and nothing to copy. What waits counts as in use, and is
  * charged to the same cgroups, until it has been released.
  *
- * So any task that needs what waits releases some of it, before it fails, kills
- * or uses a slower device: whoever allocates a slot, reclaim, a cgroup at its
- * limit, swapoff. Nobody waits for the workers.
+ * So any task that needs what waits releases some of it, before it fails or
+ * kills: whoever allocates a slot, reclaim, a cgroup at its limit, swapoff.
  */
 #include <linux/list.h>
 #include <linux/memcontrol.h>

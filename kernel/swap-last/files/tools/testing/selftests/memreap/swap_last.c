@@ -351,8 +351,10 @@ TEST_F_TIMEOUT(swap, swapoff_releases_them, LIMIT)
 TEST_F_TIMEOUT(swap, reclaim_releases_them, LIMIT)
 {
 	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
-	ASSERT_TRUE(write_file("/proc/sys/vm/drop_caches", "2"));
-	EXPECT_EQ(waiting(), 0);
+	/* Half of it each time; what is less than a batch adds up. */
+	EXPECT_TRUE(within(PATIENCE,
+			   write_file("/proc/sys/vm/drop_caches", "2") &&
+			   !waiting()));
 	EXPECT_EQ(swap_used_of(NULL), 0);
 }
 
@@ -384,6 +386,8 @@ TEST_F_TIMEOUT(swap, the_slower_device, LIMIT)
 	const struct victim_ops ops = { &live, swap_out, region_check };
 	struct victim neighbour;
 
+	if (PAGE > 4096)
+		SKIP(return, "all of it is in one page table");
 	ASSERT_TRUE(zram_on(1, SWAP_SIZE, 5));
 	ASSERT_TRUE(zram_on(0, TIGHT_SIZE, 10));
 	/* Fills the faster one. */
