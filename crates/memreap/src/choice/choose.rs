@@ -345,6 +345,6 @@ impl Scores for GroupSelection<'_, '_> {
         if bytes < chooser.min_bytes {
             return None;
         }
-        Some((tally.verdict.score(bytes), (index, oom_group)))
+        Some((tally.score(bytes), (index, oom_group)))
     }
 }

@@ -60,15 +60,21 @@ pub(super) struct Tally {
     pub(super) processes: u32,
     /// One of them must not be killed, or is all but protected from it by its weight, as a session is.
     pub(super) protected: bool,
-    /// What the policy says about the member that has most, as most of the memory is likely to be that one's.
+    /// What the policy says about the member that it would rather kill than any other: no group counts for more.
     pub(super) verdict: Verdict,
-    /// What that member has, in bytes.
-    most: u64,
+    /// What the members have, in bytes, and what that counts.
+    bytes: u64,
+    counts: u64,
 }
 
 impl Tally {
-    pub(super) const EMPTY: Self =
-        Self { processes: 0, protected: false, verdict: Verdict { factor: 0.0, ..Verdict::PLAIN }, most: 0 };
+    pub(super) const EMPTY: Self = Self {
+        processes: 0,
+        protected: false,
+        verdict: Verdict { factor: 0.0, ..Verdict::PLAIN },
+        bytes: 0,
+        counts: 0,
+    };
 
     /// Counts a member. One that has no memory, or is dying, does not count.
     pub(super) fn count(&mut self, reading: &Reading) {
@@ -77,10 +83,20 @@ impl Tally {
         }
         self.processes += 1;
         self.protected |= reading.verdict.never || reading.verdict.factor < MIN_EXPENDABLE_FACTOR;
-        let rank = |bytes, verdict: &Verdict| (bytes, verdict.factor, verdict.offset);
-        if rank(reading.estimate(), &reading.verdict) > rank(self.most, &self.verdict) {
-            (self.most, self.verdict) = (reading.estimate(), reading.verdict);
+        let rank = |verdict: &Verdict| (verdict.factor, verdict.offset);
+        if rank(&reading.verdict) > rank(&self.verdict) {
+            self.verdict = reading.verdict;
         }
+        self.bytes = self.bytes.saturating_add(reading.estimate());
+        self.counts = self.counts.saturating_add(reading.verdict.score(reading.estimate()));
+    }
+
+    /// Returns what counts in the choice, of a group that gives back so much: as much of each byte as of the members'
+    /// on average. A small one that is preferred, or protected, decides about its own.
+    pub(super) fn score(&self, bytes: u64) -> u64 {
+        let most = self.verdict.score(bytes);
+        let counts = u128::from(bytes) * u128::from(self.counts) / u128::from(self.bytes.max(1));
+        u64::try_from(counts).unwrap_or(u64::MAX).clamp(1, most.max(1))
     }
 
     /// All of them may be killed.

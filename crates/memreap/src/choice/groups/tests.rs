@@ -88,7 +88,11 @@ fn one_protected_member_protects_all() {
     assert_eq!((both.processes, both.expendable(), both.verdict.factor), (2, true, 2.0));
     // Anybody can ask to be preferred: that decides about a small process, and not about its group.
     let large = Reading { sizes: Sizes { anon: 300, ..preferred.sizes }, ..plain };
-    assert_eq!(tally(&[large, preferred]).verdict.factor, 1.0);
+    assert_eq!(tally(&[large, preferred]).score(3100), 3200);
+    // Nor does the largest about many that are nearly as large.
+    let master = Reading { sizes: Sizes { anon: 11, ..plain.sizes }, ..reading(verdict(0.25)) };
+    assert_eq!(tally(&[master, plain, plain, plain]).score(4100), 3200);
+    assert_eq!(tally(&[master, plain]).verdict.score(400), 400, "a bound, whatever they have by then");
     assert!(!tally(&[plain, never]).expendable() && !tally(&[plain, session]).expendable());
     // `make -j` in a terminal; and a service, all of whose members count for less.
     let all = [tally(&[shell, plain, plain]), tally(&[shell, shell])];
