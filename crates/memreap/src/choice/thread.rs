@@ -219,10 +219,9 @@ impl ChooserThread {
         self.shared.lock().ahead.take()
     }
 
-    /// Returns the rule that decided about what was last chosen in advance; `None` for no rule, or no choice. Does not
-    /// wait.
-    pub fn rule_ahead(&self) -> Option<u16> {
-        self.shared.lock().ahead.as_ref().and_then(|(_, choice)| choice.rule)
+    /// Returns what `read` reads of what was last chosen in advance, if there is anything. Does not wait.
+    pub fn read_ahead<T>(&self, read: impl FnOnce(&Choice) -> T) -> Option<T> {
+        self.shared.lock().ahead.as_ref().map(|(_, choice)| read(choice))
     }
 
     /// Gives it back, unless there is a later one.

@@ -57,6 +57,9 @@ enum State<V, D> {
     Asked { victim: V, at: Duration, grace: Duration },
     /// A victim was chosen for a reason to kill.
     Chosen { pending: Pending<V>, stage: Stage },
+    /// Memory is back before a victim was killed that had been asked. That it exits until then is recorded: its memory
+    /// goes piece by piece, and before it does.
+    Spared { victim: V, reason: Reason, before: Before, until: Duration },
     /// A victim was sent SIGKILL.
     Killed { dying: D, deadline: Duration },
 }
@@ -96,7 +99,10 @@ enum Step {
     /// The reason to kill is gone since the command was asked.
     Avert(Before),
     /// It did what it was asked for, or another process exited: it may live.
-    Spare,
+    Spare {
+        before: Before,
+        until: Duration,
+    },
     /// It has exited, as it was asked to.
     Exited(Before),
 }
@@ -156,7 +162,7 @@ impl Common {
         Self { settings, polite_interval, last_kill: None, ask_from: Duration::ZERO }
     }
 
-    /// Whether the last kill was just now, and not that of a memory for which the last one was at `own`.
+    /// Whether the last kill was just now, and for another memory than that whose last one was at `own`.
     fn killed_for_another(&self, own: Option<Duration>, now: Duration) -> bool {
         self.last_kill.is_some_and(|at| self.last_kill != own && now.saturating_sub(at) < KILL_INTERVAL)
     }
@@ -174,6 +180,8 @@ pub(super) struct Watch<W: World + ?Sized> {
     attempt: Option<Attempt>,
     failed: FailedKills,
     batch: Option<Batch>,
+    /// Since when it waits for victims of other memories.
+    waits_since: Option<Duration>,
     /// Kills in a row that the command before them has averted, and when the last of them was.
     averted: (u32, Duration),
     /// Since when the choice has been late.
@@ -192,6 +200,7 @@ impl<W: World + ?Sized> Watch<W> {
             attempt: None,
             failed: FailedKills::default(),
             batch: None,
+            waits_since: None,
             averted: (0, Duration::ZERO),
             late_since: None,
             warned: None,
@@ -233,6 +242,7 @@ impl<W: World + ?Sized> Watch<W> {
         }
         if sample.available >= self.governor.relief_level() {
             (self.attempt, self.failed, self.averted.0) = (None, FailedKills::default(), 0);
+            self.waits_since = None;
         }
         loop {
             // An arm that stays in its state puts it back.
@@ -242,8 +252,11 @@ impl<W: World + ?Sized> Watch<W> {
                     return Some((from - now).min(VICTIM_CHECK_INTERVAL));
                 }
                 State::Watching { from } => match advice {
-                    // Its memory may be part of this one, and is not back yet.
-                    Advice::Kill(_) if common.killed_for_another(self.last_kill, now) => {
+                    // Its memory may be part of this one, and is not back yet. But others may be killed again and again.
+                    Advice::Kill(_)
+                        if common.killed_for_another(self.last_kill, now)
+                            && now.saturating_sub(*self.waits_since.get_or_insert(now)) < KILL_INTERVAL =>
+                    {
                         self.state = State::Watching { from };
                         return Some(VICTIM_CHECK_INTERVAL);
                     }
@@ -288,10 +301,23 @@ impl<W: World + ?Sized> Watch<W> {
                         Advice::Kill(_) => VICTIM_CHECK_INTERVAL,
                         Advice::SampleAfter(pause) if self.governor.is_low() => pause,
                         // It did what it was asked for, or another process exited: it may live.
-                        _ => continue,
+                        _ => {
+                            let (reason, before, until) = (Reason::Polite, Before::None, at + grace);
+                            self.state = State::Spared { victim, reason, before, until };
+                            continue;
+                        }
                     };
                     self.state = State::Asked { victim, at, grace };
                     return Some(pause);
+                }
+                State::Spared { victim, reason, before, until } => {
+                    if world.has_exited(&victim) {
+                        return Some(self.victim_exited(victim, reason, before, now, world));
+                    }
+                    if now < until && !matches!(advice, Advice::Kill(_)) {
+                        self.state = State::Spared { victim, reason, before, until };
+                        return Some(VICTIM_CHECK_INTERVAL);
+                    }
                 }
                 State::Chosen { mut pending, stage } => {
                     match self.next_step(&mut pending, stage, advice, common, world) {
@@ -317,7 +343,10 @@ impl<W: World + ?Sized> Watch<W> {
                             self.attempt = None;
                             world.not_killed(pending.victim, pending.reason, before, Ending::Averted, &self.governor);
                         }
-                        Step::Spare => {}
+                        Step::Spare { before, until } => {
+                            let Pending { victim, reason, .. } = pending;
+                            self.state = State::Spared { victim, reason, before, until };
+                        }
                         Step::Exited(before) => {
                             return Some(self.victim_exited(pending.victim, pending.reason, before, now, world));
                         }
@@ -442,7 +471,9 @@ impl<W: World + ?Sized> Watch<W> {
                 _ => Step::Kill(before),
             },
             Stage::FirstSignalSent { before, .. } if world.has_exited(&pending.victim) => Step::Exited(before),
-            Stage::FirstSignalSent { .. } if is_reason_gone && !self.governor.is_low() => Step::Spare,
+            Stage::FirstSignalSent { before, until } if is_reason_gone && !self.governor.is_low() => {
+                Step::Spare { before, until }
+            }
             Stage::FirstSignalSent { until, .. } if now < until && !self.governor.is_critical() => {
                 Step::To(stage, Some(VICTIM_CHECK_INTERVAL.min(until - now)))
             }
@@ -543,7 +574,7 @@ impl<W: World + ?Sized> Watch<W> {
             }
         }
         let now = world.now();
-        (common.last_kill, self.last_kill) = (Some(now), Some(now));
+        (common.last_kill, self.last_kill, self.waits_since) = (Some(now), Some(now), None);
         self.state = State::Killed { dying, deadline: now + common.settings.deadline };
     }
 
@@ -588,17 +619,17 @@ impl<W: World + ?Sized> Watch<W> {
     fn watch(&mut self, now: Duration, advice: Advice, common: &mut Common, world: &mut W) -> Option<Duration> {
         let Advice::SampleAfter(pause) = advice else { return None };
         if now >= common.ask_from && self.governor.is_time_to_ask() {
-            match world.choose(&self.memory, self.last.min_victim_bytes()) {
-                Ok(victim) => {
-                    let polite = common.settings.polite;
-                    let first = world.signal_first(&victim, Some(polite)).unwrap_or(polite);
+            let victim = world.choose(&self.memory, self.last.min_victim_bytes()).ok();
+            let asked = |victim: W::Victim| Some((world.signal_first(&victim, Some(common.settings.polite))?, victim));
+            match victim.and_then(asked) {
+                Some((first, victim)) => {
                     world.send_first_signal(&victim, first.signal.signal());
                     common.ask_from = now + common.polite_interval;
                     self.state = State::Asked { victim, at: now, grace: first.grace };
                     return Some(VICTIM_CHECK_INTERVAL);
                 }
                 // Whoever it is, when there is a reason to kill it is searched for again.
-                Err(_) => common.ask_from = now + NO_VICTIM_RETRY,
+                None => common.ask_from = now + NO_VICTIM_RETRY,
             }
         }
         let due = self.warned.is_none_or(|when| now.saturating_sub(when) >= WARNING_INTERVAL);

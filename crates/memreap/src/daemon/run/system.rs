@@ -245,8 +245,10 @@ impl Observes for System {
     }
 
     fn grace_ahead(&self, memory: &Memory, all: Option<SignalFirst>) -> Duration {
-        let rule = if memory.cgroup().is_none() { self.chooser.rule_ahead() } else { None };
-        self.policy.signal_first(rule, all).map_or(Duration::ZERO, |first| first.grace)
+        let ahead =
+            if memory.cgroup().is_none() { self.chooser.read_ahead(|v| self.signal_first(v, all)) } else { None };
+        let first = ahead.unwrap_or_else(|| self.policy.signal_first(None, all));
+        first.map_or(Duration::ZERO, |first| first.grace)
     }
 
     fn choose(&mut self, memory: &Memory, min_bytes: u64) -> Result<Choice, NoVictim> {

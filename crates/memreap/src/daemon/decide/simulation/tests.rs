@@ -232,6 +232,28 @@ fn who_was_asked_is_spared_when_memory_is_back() {
 }
 
 #[test]
+fn who_gives_its_memory_back_bit_by_bit_and_exits_has_a_record() {
+    let first = SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: 2 * S };
+    for (signal_first, polite) in [(Some(first), ""), (None, "act.polite = '8%'")] {
+        let mut config = Config::parse("c", polite).unwrap();
+        config.kill.signal_first = signal_first;
+        let mut run = Run::new(0.5, &config);
+        run.sim.swap_bytes = 0;
+        let hog = run.sim.spawn(10 * MIB, 60 * MIB, u64::MAX);
+        run.sim.get(hog).unwrap().exit = Some(S / 2);
+        while run.sim.asked.is_empty() {
+            run.pass(MOMENT);
+        }
+        while let Some(hog) = run.sim.get(hog) {
+            (hog.rate, hog.bytes) = (0, hog.bytes - hog.bytes / 20);
+            run.pass(MOMENT);
+        }
+        run.pass(S);
+        assert_eq!((&run.sim.endings[..], run.killed().len()), (&[Ending::Exited][..], 0), "{polite}");
+    }
+}
+
+#[test]
 fn who_was_asked_is_spared_when_exempt_by_then() {
     let (mut run, hog) = asked_in_vain(60 * MIB, 2 * S);
     run.sim.procs.iter_mut().find(|p| p.id == hog).unwrap().rate = 0;
@@ -615,6 +637,24 @@ fn one_shortage_of_two_memories_costs_one_victim() {
     (0..2).for_each(|_| run.control_loop.watch(limit));
     run.pass(60 * S);
     assert_eq!(run.killed(), [hog]);
+}
+
+#[test]
+fn a_limit_that_kills_again_and_again_does_not_keep_a_hog_elsewhere_alive() {
+    let mut run = Run::new(0.5, &Config::default());
+    (run.sim.total, run.sim.swap_bytes) = (64 * GIB, 0);
+    let [_, mut worker] = run.sim.spawn_group(64 * MIB, 400 * MIB);
+    let group = run.sim.get(worker).unwrap().group;
+    let hog = run.sim.spawn(run.sim.total - run.sim.base - GIB, 10 * MIB, u64::MAX);
+    while !run.killed().contains(&hog) {
+        run.pass(MOMENT);
+        // Started again at once.
+        if run.sim.get(worker).is_none() {
+            worker = run.sim.spawn(MIB, 400 * MIB, u64::MAX);
+            run.sim.get(worker).unwrap().group = group;
+        }
+    }
+    assert!(run.killed().len() > 10, "{:?}", run.killed());
 }
 
 #[test]
