@@ -3,8 +3,20 @@
 
 mod commands;
 
-use std::process::ExitCode;
+use std::panic;
+use std::process::{self, ExitCode};
+
+/// As a shell says it of a program that SIGPIPE has ended.
+const NOBODY_READS: i32 = 141;
 
 fn main() -> ExitCode {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |what| {
+        // What println! says of `lab test --list | head`.
+        if what.to_string().contains("failed printing to stdout: Broken pipe") {
+            process::exit(NOBODY_READS);
+        }
+        report(what);
+    }));
     commands::main()
 }
