@@ -55,7 +55,8 @@ Section: admin
 Priority: optional
 Installed-Size: $(du -ks "$tree" | cut -f 1)
 ${depends:+Depends: $depends
-}Suggests: libnotify-bin
+}Recommends: procps
+Suggests: libnotify-bin
 Description: kills processes and gets their memory back, fast and predictably
  The command memreap kills processes and waits for their memory. Its daemon
  watches over memory and kills before the machine freezes.
