@@ -20,7 +20,7 @@ use super::exit;
 #[command(after_help = "Examples:
   lab test                                what `make test` runs
   lab test --tier check                   for every edit; six minutes with warm caches
-  lab test kunit selftests --fresh        two checks, even if they passed before")]
+  lab test kunit selftests-slim --fresh   two checks, even if they passed before")]
 pub struct TestArgs {
     #[command(flatten)]
     pub options: SuiteOptions,

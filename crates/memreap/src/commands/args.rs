@@ -210,8 +210,8 @@ History, one JSON object per line (also in `memreap watch --json`):
   unix_ms, pid, comm, uid, cgroup, unit, pod, container, parent (a PID or null), parent_comm,
   command_line, processes, bytes, freed (by how much what is free grew, or null), exact, reason,
   because, rule, before (what kill.before did: passed, freed, failed, timed-out, skipped), method,
-  ending (back, gone, late, refused, averted, dry-run), available (before and after), took_us,
-  choice_us
+  ending (back, gone, late, refused, exited, averted, dry-run), available (before and after),
+  took_us, choice_us
 
 Files:
   /etc/memreap.toml                the configuration, as far as it differs from the built-in one,
@@ -426,7 +426,7 @@ pub struct HistoryArgs {
     /// Only kills of this unit
     #[arg(long, short, value_name = "NAME")]
     pub unit: Option<String>,
-    /// Only kills for this reason: critical, stall
+    /// Only kills for this reason: critical, stall, polite
     #[arg(long, short, value_name = "NAME")]
     pub reason: Option<String>,
     /// Print one JSON object
