@@ -404,6 +404,10 @@ impl Observes for Sim {
         self.signal_first.or(all)
     }
 
+    fn gives_back_alone(&self, _victim: &Handle) -> bool {
+        true
+    }
+
     fn recheck(&mut self, victim: Handle, _age: Duration) -> Option<Handle> {
         Some(victim).filter(|victim| Some(victim.id) != self.spared)
     }

@@ -620,9 +620,10 @@ impl<W: World + ?Sized> Watch<W> {
         let Advice::SampleAfter(pause) = advice else { return None };
         if now >= common.ask_from && self.governor.is_time_to_ask() {
             let victim = world.choose(&self.memory, self.last.min_victim_bytes()).ok();
-            let asked = |victim: W::Victim| Some((world.signal_first(&victim, Some(common.settings.polite))?, victim));
-            match victim.and_then(asked) {
-                Some((first, victim)) => {
+            match victim.filter(|victim| world.gives_back_alone(victim)) {
+                Some(victim) => {
+                    let polite = common.settings.polite;
+                    let first = world.signal_first(&victim, Some(polite)).unwrap_or(polite);
                     world.send_first_signal(&victim, first.signal.signal());
                     common.ask_from = now + common.polite_interval;
                     self.state = State::Asked { victim, at: now, grace: first.grace };

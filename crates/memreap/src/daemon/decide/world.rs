@@ -74,6 +74,9 @@ pub trait Observes {
     /// Returns what this victim is sent before SIGKILL: what its rule says, or what `all` are.
     fn signal_first(&self, victim: &Self::Victim, all: Option<SignalFirst>) -> Option<SignalFirst>;
 
+    /// Whether its own exit gives its memory back, as no other process shares it.
+    fn gives_back_alone(&self, victim: &Self::Victim) -> bool;
+
     /// Returns what is known now of a victim that was chosen so long ago; `None` if it may not be killed any more.
     fn recheck(&mut self, victim: Self::Victim, age: Duration) -> Option<Self::Victim>;
 

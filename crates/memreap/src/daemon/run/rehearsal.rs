@@ -194,6 +194,10 @@ impl Observes for Stage<'_> {
         None
     }
 
+    fn gives_back_alone(&self, victim: &Choice) -> bool {
+        self.world.gives_back_alone(victim)
+    }
+
     fn recheck(&mut self, victim: Choice, _age: Duration) -> Option<Choice> {
         Some(victim)
     }

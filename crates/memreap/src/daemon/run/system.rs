@@ -272,10 +272,14 @@ impl Observes for System {
 
     fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
         // One of them that ends gives back nothing.
-        if !victim.pool.is_empty() {
+        if !self.gives_back_alone(victim) {
             return None;
         }
         self.policy.signal_first(victim.rule, all)
+    }
+
+    fn gives_back_alone(&self, victim: &Choice) -> bool {
+        victim.pool.is_empty()
     }
 
     fn recheck(&mut self, victim: Choice, age: Duration) -> Option<Choice> {
