@@ -94,9 +94,9 @@ impl Tally {
     /// Returns what counts in the choice, of a group that gives back so much: as much of each byte as of the members'
     /// on average. A small one that is preferred, or protected, decides about its own.
     pub(super) fn score(&self, bytes: u64) -> u64 {
-        let most = self.verdict.score(bytes);
         let counts = u128::from(bytes) * u128::from(self.counts) / u128::from(self.bytes.max(1));
-        u64::try_from(counts).unwrap_or(u64::MAX).clamp(1, most.max(1))
+        // 0 is for a process that must not be killed.
+        u64::try_from(counts).unwrap_or(u64::MAX).min(self.verdict.score(bytes)).max(1)
     }
 
     /// All of them may be killed.

@@ -284,7 +284,7 @@ impl Observes for System {
 
     fn recheck(&mut self, victim: Choice, age: Duration) -> Option<Choice> {
         // To search for what shares its memory again takes long.
-        if !victim.pool.is_empty() && age <= MAX_POOL_AGE {
+        if !self.gives_back_alone(&victim) && age <= MAX_POOL_AGE {
             return Some(victim).filter(|victim| victim.is_still_good(0));
         }
         match self.chooser.recheck(victim.pid) {
