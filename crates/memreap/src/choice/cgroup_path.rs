@@ -10,7 +10,7 @@ pub const MAX_CGROUP_PATH_BYTES: usize = 256;
 pub type CgroupPath = ArrayVec<u8, MAX_CGROUP_PATH_BYTES>;
 
 /// Whether `path` is `above` or below it.
-pub(super) fn is_below(path: &[u8], above: &[u8]) -> bool {
+pub fn is_below(path: &[u8], above: &[u8]) -> bool {
     let above = above.strip_suffix(b"/").unwrap_or(above);
     path.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
 }

@@ -42,7 +42,7 @@ mod table;
 mod tests;
 mod thread;
 
-pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES};
+pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES, is_below};
 pub use chooser::Chooser;
 pub use holder::Holder;
 pub use result::{Choice, CommandLine, Considered, Cost, Group, Parent, Pool, Precision, Scope};

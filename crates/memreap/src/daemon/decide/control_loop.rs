@@ -123,18 +123,22 @@ impl<W: World + ?Sized> ControlLoop<W> {
     /// Samples all memories once, and acts.
     pub fn step(&mut self, world: &mut W) -> Next {
         let common = &mut self.common;
+        let from_others = self.limits.iter().map(|other| other.gives_to(&self.whole.memory, world)).sum();
         // What cannot be read now may be the next time.
-        let mut next = self.whole.step(common, world).ok().flatten();
-        self.limits.retain_mut(|watch| match watch.step(common, world) {
-            Ok(pause) => {
-                next = [next, pause].into_iter().flatten().min();
-                true
+        let mut next = self.whole.step(from_others, common, world).ok().flatten();
+        let mut i = 0;
+        while let Some(watch) = self.limits.get(i) {
+            let (before, after) = (&self.limits[..i], &self.limits[i + 1..]);
+            let others = iter::once(&*self.whole).chain(before).chain(after);
+            let from_others = others.map(|other| other.gives_to(&watch.memory, world)).sum();
+            match self.limits[i].step(from_others, common, world) {
+                Ok(pause) => {
+                    next = [next, pause].into_iter().flatten().min();
+                    i += 1;
+                }
+                Err(Gone(dying)) => self.limits.remove(i).give_up(dying, world),
             }
-            Err(Gone(dying)) => {
-                watch.give_up(dying, world);
-                false
-            }
-        });
+        }
         let Some(pause) = next else { return Next::Rest };
         // A victim that is chosen in advance is one for all memory.
         let min_bytes = self.whole.last.min_victim_bytes();

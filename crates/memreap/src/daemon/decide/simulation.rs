@@ -400,6 +400,10 @@ impl Observes for Sim {
         Gain { bytes, group_processes: all().count() as u32, group_bytes }
     }
 
+    fn gain_for(&self, victim: &Handle, memory: &Option<u64>) -> u64 {
+        self.find(*victim).filter(|p| memory.is_none() || p.group == *memory).map_or(0, |p| p.bytes)
+    }
+
     fn signal_first(&self, _victim: &Handle, all: Option<SignalFirst>) -> Option<SignalFirst> {
         self.signal_first.or(all)
     }
@@ -460,6 +464,10 @@ impl Kills for Sim {
         let rate = self.find(victim)?.rate;
         self.kills.push(Made { id: victim.id, at: self.now, rate, headroom, before: Before::None });
         Some(victim.bytes)
+    }
+
+    fn comes_back(&self, dying: &Option<Handle>, memory: &Option<u64>) -> u64 {
+        dying.map_or(0, |handle| self.gain_for(&handle, memory))
     }
 
     fn progress(&mut self, dying: &mut Option<Handle>, _last: &Sample) -> Progress {

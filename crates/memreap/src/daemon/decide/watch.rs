@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! One memory that is watched: decides, kills, and waits for the memory before it decides again.
 
+use std::iter::Sum;
 use std::time::Duration;
 
 use super::governor::{Advice, Governor};
@@ -168,6 +169,21 @@ impl Common {
     }
 }
 
+/// What victims of other memories give back of one. Sizes in bytes.
+#[derive(Clone, Copy, Default)]
+pub(super) struct FromOthers {
+    /// Those that are dying.
+    dying: u64,
+    /// Those that are chosen, and have time to end, or the command that runs before a kill has it to answer.
+    chosen: u64,
+}
+
+impl Sum for FromOthers {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self { dying: sum.dying + one.dying, chosen: sum.chosen + one.chosen })
+    }
+}
+
 /// One memory, what is known of it, and what is being done for it.
 pub(super) struct Watch<W: World + ?Sized> {
     pub(super) memory: W::Memory,
@@ -223,13 +239,24 @@ impl<W: World + ?Sized> Watch<W> {
     ///
     /// # Errors
     /// When memory cannot be read.
-    pub(super) fn step(&mut self, common: &mut Common, world: &mut W) -> Result<Option<Duration>, Gone> {
+    pub(super) fn step(
+        &mut self,
+        from_others: FromOthers,
+        common: &mut Common,
+        world: &mut W,
+    ) -> Result<Option<Duration>, Gone> {
         let sample = world.sample(&self.memory)?;
         self.last = sample;
-        Ok(self.act_on(&sample, common, world))
+        Ok(self.act_on(&sample, from_others, common, world))
     }
 
-    fn act_on(&mut self, sample: &Sample, common: &mut Common, world: &mut W) -> Option<Duration> {
+    fn act_on(
+        &mut self,
+        sample: &Sample,
+        from_others: FromOthers,
+        common: &mut Common,
+        world: &mut W,
+    ) -> Option<Duration> {
         let now = sample.at;
         let signal_first = common.settings.signal_first;
         // Who has been asked already is killed when it must be.
@@ -252,11 +279,7 @@ impl<W: World + ?Sized> Watch<W> {
                     return Some((from - now).min(VICTIM_CHECK_INTERVAL));
                 }
                 State::Watching { from } => match advice {
-                    // Its memory may be part of this one, and is not back yet. But others may be killed again and again.
-                    Advice::Kill(_)
-                        if common.killed_for_another(self.last_kill, now)
-                            && now.saturating_sub(*self.waits_since.get_or_insert(now)) < KILL_INTERVAL =>
-                    {
+                    Advice::Kill(_) if self.waits_for_others(from_others, common, now) => {
                         self.state = State::Watching { from };
                         return Some(VICTIM_CHECK_INTERVAL);
                     }
@@ -380,6 +403,30 @@ impl<W: World + ?Sized> Watch<W> {
                     }
                 },
             }
+        }
+    }
+
+    /// Whether a kill for this memory has to wait for victims of others: what they give back may be all that is missing
+    /// here. But others may be killed again and again.
+    fn waits_for_others(&mut self, from_others: FromOthers, common: &Common, now: Duration) -> bool {
+        let FromOthers { dying, chosen } = from_others;
+        let coming = dying + if self.governor.is_critical() { 0 } else { chosen };
+        let longest = if coming > 0 && coming >= self.governor.missing() {
+            common.settings.deadline
+        } else if common.killed_for_another(self.last_kill, now) {
+            KILL_INTERVAL
+        } else {
+            return false;
+        };
+        now.saturating_sub(*self.waits_since.get_or_insert(now)) < longest
+    }
+
+    /// Returns what comes back of `memory`, another one, without a kill for it.
+    pub(super) fn gives_to(&self, memory: &W::Memory, world: &W) -> FromOthers {
+        match &self.state {
+            State::Killed { dying, .. } => FromOthers { dying: world.comes_back(dying, memory), chosen: 0 },
+            State::Chosen { pending, .. } => FromOthers { dying: 0, chosen: world.gain_for(&pending.victim, memory) },
+            _ => FromOthers::default(),
         }
     }
 

@@ -74,6 +74,9 @@ pub trait Observes {
     /// Returns what this victim is sent before SIGKILL: what its rule says, or what `all` are.
     fn signal_first(&self, victim: &Self::Victim, all: Option<SignalFirst>) -> Option<SignalFirst>;
 
+    /// Returns how much of this memory would come back if a victim that was chosen for another one died, in bytes.
+    fn gain_for(&self, victim: &Self::Victim, memory: &Self::Memory) -> u64;
+
     /// Whether its own exit gives its memory back, as no other process shares it.
     fn gives_back_alone(&self, victim: &Self::Victim) -> bool;
 
@@ -113,6 +116,9 @@ pub trait Kills: Observes {
     /// Kills the next best process in the same cgroup as well, and returns how many bytes come back; `None` when there
     /// is none.
     fn kill_another(&mut self, dying: &mut Self::Dying) -> Option<u64>;
+
+    /// Returns how much of this memory comes back when a victim that was killed for another one is dead, in bytes.
+    fn comes_back(&self, dying: &Self::Dying, memory: &Self::Memory) -> u64;
 
     /// Returns the state of the victim, by the last sample of the memory that it was killed for.
     fn progress(&mut self, dying: &mut Self::Dying, last: &Sample) -> Progress;

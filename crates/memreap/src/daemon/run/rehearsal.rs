@@ -190,6 +190,10 @@ impl Observes for Stage<'_> {
         self.world.gain(victim, missing)
     }
 
+    fn gain_for(&self, victim: &Choice, memory: &Memory) -> u64 {
+        self.world.gain_for(victim, memory)
+    }
+
     fn signal_first(&self, _victim: &Choice, _all: Option<SignalFirst>) -> Option<SignalFirst> {
         None
     }
@@ -233,6 +237,10 @@ impl Kills for Stage<'_> {
 
     fn kill_another(&mut self, _dying: &mut Dying) -> Option<u64> {
         None
+    }
+
+    fn comes_back(&self, dying: &Dying, memory: &Memory) -> u64 {
+        self.world.comes_back(dying, memory)
     }
 
     fn progress(&mut self, dying: &mut Dying, _last: &Sample) -> Progress {

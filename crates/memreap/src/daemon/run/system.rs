@@ -17,7 +17,7 @@ use linux::{Dir, Pid, Root};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
-use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Danger, Group, NoVictim};
+use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Danger, Group, NoVictim, is_below};
 use crate::config::{Config, WholeCgroup};
 use crate::daemon::act::dying::Dying;
 use crate::daemon::act::reapers::{Reapers, Slot};
@@ -270,6 +270,10 @@ impl Observes for System {
         Gain { bytes, group_processes, group_bytes }
     }
 
+    fn gain_for(&self, victim: &Choice, memory: &Memory) -> u64 {
+        if is_in(&victim.cgroup, memory) { victim.bytes } else { 0 }
+    }
+
     fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {
         // One of them that ends gives back nothing.
         if !self.gives_back_alone(victim) {
@@ -381,6 +385,11 @@ impl Kills for System {
         Some(bytes)
     }
 
+    fn comes_back(&self, dying: &Dying, memory: &Memory) -> u64 {
+        let record = &dying.record;
+        if dying.unsent.is_none() && is_in(&record.cgroup, memory) { record.expected } else { 0 }
+    }
+
     fn progress(&mut self, dying: &mut Dying, last: &Sample) -> Progress {
         dying.progress(last, &self.reapers, &self.scan)
     }
@@ -441,6 +450,11 @@ fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
         WholeCgroup::Auto => group.oom_group || (bytes < wanted && group.bytes / 2 > bytes),
     };
     whole && group.expendable && group.processes > 1
+}
+
+/// Whether what a process holds that is in `cgroup` is part of `memory`.
+fn is_in(cgroup: &CgroupPath, memory: &Memory) -> bool {
+    memory.cgroup().is_none_or(|limited| is_below(cgroup, limited.as_os_str().as_bytes()))
 }
 
 /// Whether a process that is still there has left its memory, with all of its threads: the first can exit before the

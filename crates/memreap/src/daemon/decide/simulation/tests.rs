@@ -630,13 +630,29 @@ fn a_victim_is_chosen_in_advance_for_the_machine_only() {
 
 #[test]
 fn one_shortage_of_two_memories_costs_one_victim() {
-    let mut run = Run::new(0.5, &Config::default());
-    // As a cgroup of one container in one of a pod with the same limit.
-    let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
+    for milliseconds in [20, 400, 1500] {
+        let mut run = Run::new(0.5, &Config::default());
+        // As a cgroup of one container in one of a pod with the same limit.
+        let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
+        run.sim.get(hog).unwrap().exit = Some(Duration::from_millis(milliseconds));
+        let limit = Some(run.sim.groups[0].id);
+        (0..2).for_each(|_| run.control_loop.watch(limit));
+        run.pass(60 * S);
+        assert_eq!(run.killed(), [hog], "its memory is back after {milliseconds} ms");
+    }
+}
+
+#[test]
+fn a_victim_of_two_memories_is_asked_once() {
+    let mut config = Config::default();
+    config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: S / 2 });
+    let mut run = Run::new(0.5, &config);
+    let [_, hog] = run.sim.spawn_group(256 * MIB, 4 * MIB);
+    run.sim.get(hog).unwrap().exit = Some(S / 4);
     let limit = Some(run.sim.groups[0].id);
     (0..2).for_each(|_| run.control_loop.watch(limit));
-    run.pass(60 * S);
-    assert_eq!(run.killed(), [hog]);
+    run.pass(120 * S);
+    assert_eq!((run.sim.asked, run.sim.endings), (vec![(hog, Signal::TERM)], vec![Ending::Exited]));
 }
 
 #[test]
