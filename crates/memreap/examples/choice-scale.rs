@@ -10,8 +10,8 @@
 //!
 //! Most processes are small. Some are of any size up to 64 MiB, a few are hogs of up to 1 GiB, and some of those change
 //! in each population: their size, whether they have huge pages, whether a child shares their memory from before its
-//! fork, of which it has then written to a part, and, if there is swap, which part of it they have there. Others look large and are not: they share memory from before a
-//! fork, or map one memfd; of 120 MiB each, or as much as is said.
+//! fork, of which it has then written to a part, and, if there is swap, which part of it they have there. Others look
+//! large and are not: they share memory from before a fork, or map one memfd; of 120 MiB each, or as much as is said.
 //!
 //! A victim is right if it gives back as much as the best, to 5 %: one process, or one and those that share its memory.
 
@@ -58,6 +58,8 @@ struct Order {
 fn main() {
     let number = |n: usize, default| std::env::args().nth(n).map_or(default, |a| a.parse().expect("a number"));
     let (processes, populations) = (number(1, 5000), number(2, 100));
+    let least = CHANGING + 2 * DECOYS + 2;
+    assert!(processes >= least, "{processes} processes: there are {least} at least");
     let mut random = Rng::with_seed(number(3, 1) as u64);
     let orders = shared_orders(CHANGING);
     start(processes, orders, &mut random, number(4, 120) << 20);

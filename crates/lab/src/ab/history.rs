@@ -174,7 +174,8 @@ pub fn has_got_worse(all: &[Series]) -> bool {
 pub fn render(all: &[Series]) -> String {
     let mut text = String::new();
     for series in all {
-        text.push_str(&format!("{} {} ({}), against {}\n", series.scenario, series.metric, series.unit, series.base));
+        let Series { scenario, metric, unit, base, machine, .. } = series;
+        text.push_str(&format!("{scenario} {metric} ({unit}), against {base}, {machine}\n"));
         let mut table = new_table(None, false);
         table.set_header(["date", "kernel", "median", "ratio", "95 %", "", ""]);
         let largest = series.entries.iter().map(|entry| entry.ratio).fold(f64::MIN_POSITIVE, f64::max);

@@ -22,8 +22,11 @@ fn left_out(expected: String, why: &str) -> Checked {
     Checked { expected, measured: format!("left out{why}"), state: State::LeftOut }
 }
 
+/// Why an expectation of a control kernel was left out.
+pub(super) const NOT_BOOTED: &str = ": not booted";
+
 pub(super) fn without_control(metric: &str) -> Checked {
-    left_out(format!("{metric} beside a control kernel"), ": not booted")
+    left_out(format!("{metric} beside a control kernel"), NOT_BOOTED)
 }
 
 fn needs_pairs(expected: String) -> Checked {

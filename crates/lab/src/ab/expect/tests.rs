@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::judge::{NOT_MEASURED, TOO_FEW_PAIRS};
+use super::judge::{NOT_BOOTED, NOT_MEASURED, TOO_FEW_PAIRS};
 use super::*;
 use scenarios::{Guest, Mode, Scenario};
 
@@ -63,13 +63,13 @@ pub(super) fn all_of(scenario: &Scenario) -> Results {
     results
 }
 
-/// The expectations in `text`, for any series, of metrics that `results` do not have.
+/// The expectations in `text`, for any series, of metrics or control kernels that `results` do not have.
 fn unknown(results: &Results, text: &str, path: &Path) -> Vec<String> {
     let series = series::names(&repository()).unwrap();
     let checked = |series| check_text(results, text, path, RunKind { series, ..ALL }).unwrap();
     let checked = series.iter().flat_map(|series| checked(series));
-    let missing: BTreeSet<String> =
-        checked.filter(|c| c.measured.starts_with(NOT_MEASURED)).map(|c| c.expected).collect();
+    let is_unknown = |c: &Checked| c.measured.starts_with(NOT_MEASURED) || c.measured.ends_with(NOT_BOOTED);
+    let missing: BTreeSet<String> = checked.filter(is_unknown).map(|c| c.expected).collect();
     missing.into_iter().collect()
 }
 
@@ -107,6 +107,8 @@ fn names_that_no_scenario_reports_are_found() {
         assert_eq!(unknown(&format!("[[compare]]\n{text}")), missed, "{text}");
     }
     assert_eq!(unknown("[[bound]]\narm = 'memreap'\nmetric = '2-vmas/kill-90'\nat_most = 1"), 1);
+    // Of another scenario.
+    assert_eq!(unknown("[[bound]]\narm = 'memreap-batch'\nmetric = '1-vma/kill-90'\nat_most = 1"), 1);
 }
 
 #[test]
