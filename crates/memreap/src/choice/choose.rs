@@ -14,7 +14,7 @@ use super::examine::Detail;
 use super::groups::Tally;
 use super::result::{Choice, Cost, Group, Pool, Precision, Scope};
 use super::search::{Candidate, Scores, best};
-use super::selection::{Back, Found, Selection, Within};
+use super::selection::{Back, Found, Selection, Sharer, Within};
 use super::table::{Counters, Reading};
 use crate::policy::{Exe, Policy, Subject};
 
@@ -141,31 +141,46 @@ impl Chooser {
         let mut selection = Selection::new(self, policy, now, within);
         // First, so that no process is read exactly that a cgroup beats anyway.
         let by_cgroup = matches!(scope, Scope::All { by_cgroup: true });
-        let (floor, leaf) = by_cgroup.then(|| selection.best_group()).flatten().unzip();
-        let mut best = selection.best_process(floor.unwrap_or(0));
+        let group = by_cgroup.then(|| selection.best_group()).flatten();
+        let mut floor = group.map_or(0, |(score, _)| score);
+        let mut best = selection.best_process(floor);
         if best.is_none()
-            && let Some((leaf, oom_group)) = leaf
+            && let Some((score, (leaf, oom_group))) = group
         {
+            let outside = selection.sharer.take();
+            best = selection.best_member(leaf, oom_group);
+            // Its processes give back together what they share, and not one by one.
+            let shares = !oom_group && selection.shared_anon().is_some_and(|shared| shared >= score / 2);
+            selection.sharer = [outside, selection.sharer].into_iter().flatten().max_by_key(|sharer| sharer.shared);
             // A group that has just vanished has no process.
-            best = selection.best_member(leaf, oom_group).or_else(|| selection.best_process(0));
+            if shares || best.is_none() {
+                selection.chooser.considered.clear();
+                (floor, best) = (0, selection.best_process(0));
+            }
         }
         // In a group that is killed as a whole everybody dies that shares memory there.
-        let best_score = best.as_ref().map_or(0, |(score, _)| *score).max(floor.unwrap_or(0));
+        let best_score = best.as_ref().map_or(0, |(score, _)| *score).max(floor);
         if !matches!(within, Within::One)
             && let Some((found, pool)) = selection.best_pool(best_score)
         {
-            return Some(Selected { found, pool, group: None, leaf: None });
+            let group = selection.describe_group(&found);
+            let leaf = selection.chooser.whole_leaf(group, &found);
+            return Some(Selected { found, pool, group, leaf });
         }
         let (_, found) = best?;
         let group = selection.describe_group(&found);
-        let leaf = group.filter(|group| group.expendable && group.processes > 1).and_then(|_| {
-            let groups = self.membership.groups.as_ref()?;
-            // It may be another one with that path by now.
-            let is_in = groups.cgroup(&found.cgroup)?.contains(found.pid) == Ok(true);
-            // All of what counts its memory, which the process may be below.
-            groups.open_leaf(found.reading.cgroup_hash).filter(|_| is_in)
-        });
+        let leaf = self.whole_leaf(group, &found);
         Some(Selected { found, pool: Pool::new(), group, leaf })
+    }
+
+    /// Opens the leaf cgroup of a victim, if there are others in it that may be killed with it.
+    fn whole_leaf(&self, group: Option<Group>, found: &Found) -> Option<Cgroup> {
+        group.filter(|group| group.expendable && group.processes > 1)?;
+        let groups = self.membership.groups.as_ref()?;
+        // It may be another one with that path by now.
+        let is_in = groups.cgroup(&found.cgroup)?.contains(found.pid) == Ok(true);
+        // All of what counts its memory, which the process may be below.
+        groups.open_leaf(found.reading.cgroup_hash).filter(|_| is_in)
     }
 }
 
@@ -181,6 +196,13 @@ impl Selection<'_> {
         let best = self.best_process(0);
         (self.within, self.exactly) = (outside, true);
         best
+    }
+
+    /// Returns what counts of the anonymous memory that the process has which shares most, and does not give back
+    /// alone.
+    fn shared_anon(&self) -> Option<u64> {
+        let Sharer { shared, reading, .. } = self.sharer?;
+        Some(reading.verdict.score(shared.saturating_sub(reading.sizes.shared)))
     }
 
     /// Returns the process with the greatest score, if that is at least `floor`, and the score.

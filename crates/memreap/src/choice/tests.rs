@@ -50,6 +50,20 @@ impl Hog {
         (Self { shell, pid }, lines)
     }
 
+    /// Starts one with three children that share its memory; returns the IDs of all four, its own first.
+    fn pool() -> (Self, [Pid; 4]) {
+        let (parent, lines) = Self::run(&format!(
+            "$| = 1; my $x = \"x\" x ({HUGE} << 20); my $pid = $$; print \"$$\\n\";
+            for (1 .. 3) {{
+                if (!(my $child = fork)) {{ sleep 1 while getppid == $pid; exit }} else {{ print \"$child\\n\" }}
+            }}
+            sleep 60; sleep 60"
+        ));
+        let children: Vec<Pid> = lines.take(3).map(|line| line.parse().unwrap()).collect();
+        let pids = [parent.pid, children[0], children[1], children[2]];
+        (parent, pids)
+    }
+
     fn signal(&self, signal: Signal) {
         if let Ok(pidfd) = PidFd::open(self.pid) {
             let _ = pidfd.send_signal(signal);
@@ -104,6 +118,14 @@ fn choose_sparing(
 }
 
 const ALL: Scope<'static> = Scope::All { by_cgroup: false };
+
+/// Who dies, in order of IDs.
+fn victims(choice: &Choice) -> Vec<Pid> {
+    let mut pids: Vec<Pid> = choice.pool.iter().map(|member| member.pidfd.opened_as()).collect();
+    pids.push(choice.pid);
+    pids.sort_unstable();
+    pids
+}
 
 fn policy(rules: &str) -> Policy {
     let text = format!("policy.defaults = false\nrule = [{rules}]");
@@ -167,18 +189,10 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
 
 #[test]
 fn those_that_share_a_memory_are_killed_together_or_not_at_all() {
-    let (parent, lines) = Hog::run(&format!(
-        "$| = 1; my $x = \"x\" x ({HUGE} << 20); my $pid = $$; print \"$$\\n\";
-        for (1 .. 3) {{
-            if (!(my $child = fork)) {{ sleep 1 while getppid == $pid; exit }} else {{ print \"$child\\n\" }}
-        }}
-        sleep 60; sleep 60"
-    ));
-    let children: Vec<Pid> = lines.take(3).map(|line| line.parse().unwrap()).collect();
+    let (parent, mut pool) = Hog::pool();
+    let children = [pool[1], pool[2], pool[3]];
     let innocent = Hog::start(20);
-    let mut pool = children.clone();
-    pool.push(parent.pid);
-    let mut all = pool.clone();
+    let mut all = pool.to_vec();
     all.push(innocent.pid);
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     // On a busy machine a reading may be late.
@@ -186,11 +200,8 @@ fn those_that_share_a_memory_are_killed_together_or_not_at_all() {
         choose(&mut chooser, ALL, &all).filter(|choice| choice.pid != innocent.pid && !choice.pool.is_empty())
     });
     let choice = choice.unwrap();
-    let mut victims: Vec<Pid> = choice.pool.iter().map(|member| member.pidfd.opened_as()).collect();
-    victims.push(choice.pid);
-    victims.sort_unstable();
     pool.sort_unstable();
-    assert_eq!(victims, pool);
+    assert_eq!(victims(&choice), pool);
     let exact = linux::Process::open(&Root::system(), parent.pid).unwrap().smaps_rollup().unwrap();
     assert!(choice.bytes.abs_diff(exact.anonymous) < exact.anonymous / 8, "{choice:?} {exact:?}");
     assert!(!choice.precision.is_exact());
@@ -652,8 +663,8 @@ impl RealGroup {
         Some(Self(path))
     }
 
-    fn put(&self, hog: &Hog) {
-        fs::write(self.0.join("cgroup.procs"), hog.pid.to_string()).unwrap();
+    fn put(&self, pid: Pid) {
+        fs::write(self.0.join("cgroup.procs"), pid.to_string()).unwrap();
     }
 }
 
@@ -677,7 +688,7 @@ fn a_group_is_killed_where_its_memory_is_counted() {
         return;
     };
     let hogs = [Hog::start(HUGE), Hog::start(HUGE)];
-    hogs.iter().for_each(|hog| real.put(hog));
+    hogs.iter().for_each(|hog| real.put(hog.pid));
     // The numbers are made up, as not every hierarchy has these files. The inner one has none.
     let tree = tempfile::tempdir().unwrap();
     let group = tree.path().join(&name);
@@ -709,8 +720,8 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
         return;
     };
     let hogs = [Hog::start(HUGE + 150), Hog::start(HUGE + 140), Hog::start(HUGE + 200)];
-    real.put(&hogs[0]);
-    real.put(&hogs[1]);
+    real.put(hogs[0].pid);
+    real.put(hogs[1].pid);
     // The numbers are made up, as not every hierarchy has these files.
     let tree = tempfile::tempdir().unwrap();
     let group = tree.path().join(&name);
@@ -779,6 +790,50 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     // It vanishes.
     fs::remove_dir_all(&group).unwrap();
     assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+}
+
+#[test]
+fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
+    let name = format!("memreap-test-pool-{}", Pid::own());
+    let Some(real) = RealGroup::new(&name) else {
+        testing::skipped("cgroups cannot be made here");
+        return;
+    };
+    let (_parent, mut pool) = Hog::pool();
+    let hog = Hog::start(20);
+    pool.iter().for_each(|pid| real.put(*pid));
+    // The numbers are made up, as not every hierarchy has these files.
+    let tree = tempfile::tempdir().unwrap();
+    let group = tree.path().join(&name);
+    let write = |file: &str, text: String| fs::write(group.join(file), text).unwrap();
+    fs::create_dir(&group).unwrap();
+    write("memory.stat", format!("anon {}\n", 3 * HUGE << 20));
+    write("memory.current", format!("{}\n", 3 * HUGE << 20));
+    write("memory.oom.group", "0\n".to_owned());
+    write("cgroup.procs", pool.map(|pid| format!("{pid}\n")).concat());
+    let mut all = pool.to_vec();
+    all.push(hog.pid);
+    pool.sort_unstable();
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.membership.groups = Groups::open(tree.path());
+    let by_cgroup = Scope::All { by_cgroup: true };
+    // On a busy machine a reading may be late.
+    let mut chosen = |all: &[Pid]| {
+        (0..100)
+            .find_map(|_| choose(&mut chooser, by_cgroup, all).filter(|choice| choice.precision != Precision::Guess))
+            .unwrap()
+    };
+    let choice = chosen(&all);
+    assert_eq!(victims(&choice), pool, "{choice:?}");
+    assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some((4, true)));
+    // One that gives back more than a quarter of that alone comes first.
+    let larger = Hog::start(HUGE);
+    all.push(larger.pid);
+    assert_eq!(victims(&chosen(&all)), [larger.pid]);
+    // All of it dies with whichever process.
+    write("memory.oom.group", "1\n".to_owned());
+    let choice = (0..100).find_map(|_| choose(&mut chooser, by_cgroup, &all)).unwrap();
+    assert!(pool.contains(&choice.pid) && choice.pool.is_empty() && choice.leaf.is_some(), "{choice:?}");
 }
 
 /// A debugger that keeps what it debugs in the last moment before it gives its memory back.
