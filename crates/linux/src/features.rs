@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Whether the running kernel has those of this project's topics that `doctor` and the kill need, and sysctls for
-//! memory.
+//! Whether the running kernel has those of this project's topics that `doctor` and the kill need, what it tells of
+//! memory, and sysctls for that.
 
 use crate::{Result, Root, read, text};
 
@@ -43,6 +43,11 @@ impl Topic {
             _ => Err(line.error("neither Y nor N")),
         }
     }
+}
+
+/// Whether the kernel tells which of its memory a process shares: smaps_rollup and pagemap (CONFIG_PROC_PAGE_MONITOR).
+pub fn tells_shared(root: &Root) -> bool {
+    root.proc().join("self/smaps_rollup").exists()
 }
 
 /// Reads the sysctl `vm.expedite_min_kbytes`: processes with at least so many KiB of anonymous memory

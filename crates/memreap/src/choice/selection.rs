@@ -232,7 +232,8 @@ impl<'a> Selection<'a> {
             }
             // A process that must not be traced can still be killed, perhaps.
             Answer::Failed(Failure::Denied) => Some(Back::guess(reading)),
-            Answer::Failed(_) => None,
+            // It is gone, or the kernel has no such file.
+            Answer::Failed(_) => (!self.chooser.examiner.constants.tells_shared).then(|| Back::guess(reading)),
         }
     }
 

@@ -99,6 +99,8 @@ pub(super) struct SystemConstants {
     pub(super) pid_max: u64,
     /// Programs have their memory at addresses of their own (kernel.randomize_va_space).
     pub(super) random_addresses: bool,
+    /// It can be read what a process shares with others.
+    pub(super) tells_shared: bool,
 }
 
 impl SystemConstants {
@@ -121,6 +123,7 @@ impl SystemConstants {
             system_error_pages: cpus * nodes * SYSTEM_COUNTER_ERROR_PAGES,
             pid_max: read(&root.proc().join("sys/kernel/pid_max")).trim_end().parse().unwrap_or(32768),
             random_addresses: read(&root.proc().join("sys/kernel/randomize_va_space")).trim_end() != "0",
+            tells_shared: linux::features::tells_shared(root),
         }
     }
 

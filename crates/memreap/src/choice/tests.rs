@@ -516,6 +516,25 @@ fn a_malformed_proc_gets_no_process_chosen() {
 }
 
 #[test]
+fn a_kernel_that_does_not_tell_what_is_shared_has_guesses() {
+    let (dir, hog) = (tempfile::tempdir().unwrap(), Hog::start(20));
+    let proc = dir.path().join("proc");
+    fs::create_dir_all(proc.join(hog.pid.to_string())).unwrap();
+    for file in ["vmstat".to_owned(), "loadavg".to_owned()]
+        .into_iter()
+        .chain(["status", "oom_score_adj", "cmdline", "cgroup"].map(|file| format!("{}/{file}", hog.pid)))
+    {
+        fs::write(proc.join(&file), fs::read(Path::new("/proc").join(&file)).unwrap()).unwrap();
+    }
+    let chosen = || Chooser::new(&Root::at(dir.path()), 100).unwrap().choose(&Policy::default(), ALL);
+    assert_eq!(chosen().map(|choice| (choice.pid, choice.precision)), Some((hog.pid, Precision::Guess)));
+    // One that cannot be read where others can is gone.
+    fs::create_dir(proc.join("self")).unwrap();
+    fs::write(proc.join("self/smaps_rollup"), "").unwrap();
+    assert!(chosen().is_none());
+}
+
+#[test]
 fn groups_beside_ours_are_known_in_a_private_namespace() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {

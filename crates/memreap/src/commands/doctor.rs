@@ -152,6 +152,11 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
             .remedy("a kernel since 5.15; in a container, a seccomp profile that allows process_mrelease"),
     );
     findings.push(proc(root, probes));
+    findings.push(
+        Check::new("smaps_rollup", "without it what a victim gives back is a guess, with what others share")
+            .either(features::tells_shared(root), "there", "not in this kernel")
+            .remedy("CONFIG_PROC_PAGE_MONITOR=y"),
+    );
     findings.extend(Topic::ALL.map(|topic| topic_finding(root, probes, topic)));
     findings.push(expedite_min(root));
     findings.push(expedite_cpu(root));

@@ -15,6 +15,7 @@ fn constants() -> SystemConstants {
         system_error_pages: 5,
         pid_max: 32768,
         random_addresses: true,
+        tells_shared: true,
     }
 }
 

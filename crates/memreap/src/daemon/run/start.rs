@@ -121,6 +121,12 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
             system.notifier.note(format_args!("{lack}"));
         }
     }
+    if !linux::features::tells_shared(&root) {
+        system.notifier.note(format_args!(
+            "what a process would give back is a guess, with what others share: the kernel has no /proc/PID/smaps_rollup \
+             (CONFIG_PROC_PAGE_MONITOR)"
+        ));
+    }
     if let Err(e) = sandbox::limit_memory(MAX_OWN_BYTES) {
         system.notifier.error(format_args!("cannot limit own memory: {e}"));
     }
