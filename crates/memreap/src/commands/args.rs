@@ -68,6 +68,7 @@ JSON, one object (sizes in bytes, times in seconds; fields may be added without 
   timeout_seconds       as given
   before, after         the system's anon, free, available, swap_free; after is null when nothing
                         was done
+  freed                 how much less anonymous memory and swap the system uses; null as after
   victims               see below
   sets                  of --tree and the like, each with kind, target, cgroup (path or null),
                         at_once (by cgroup.kill)

@@ -169,7 +169,7 @@ fn victim(entry: &Entry) -> String {
             format!("killed {who}: {about}{back} back in {took} by {method}")
         }
         "late" => format!("killed {who}: {about}{size} not back after {took}"),
-        "exited" => format!("asked {who}, to end, and it did: {about}{size} come back"),
+        "exited" => format!("asked {who}, to end, and it did: it held {about}{size}"),
         "gone" => format!("{who}, was gone before the signal"),
         "dry-run" => format!("would kill {who}: {about}{size} would come back"),
         "refused" => format!("could not kill {who}: {about}{size}"),

@@ -190,7 +190,7 @@ impl Kill<'_> {
                 report.victims.push(VictimReport { facts, set, result: VictimResult::Attempted(outcome) });
             }
         }
-        report.after = memory(root).ok();
+        report.set_after(memory(root).ok());
         if report.interrupted {
             report.exit = Exit::Interrupted;
         }

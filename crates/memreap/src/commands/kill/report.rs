@@ -51,6 +51,8 @@ pub struct Report {
     pub before: Memory,
     /// The system's memory at the end.
     pub after: Option<Memory>,
+    /// How many bytes of anonymous memory and swap fewer are in use then. The victims' `bytes` are what was expected.
+    pub freed: Option<u64>,
     /// What names many processes.
     pub sets: Vec<SetReport>,
     /// The processes.
@@ -174,10 +176,17 @@ impl Report {
             interrupted: false,
             before,
             after: None,
+            freed: None,
             sets: Vec::new(),
             victims: Vec::new(),
             errors: Vec::new(),
         }
+    }
+
+    /// Sets the system's memory at the end.
+    pub fn set_after(&mut self, after: Option<Memory>) {
+        self.after = after;
+        self.freed = after.map(|after| after.gain_since(&self.before));
     }
 
     /// Adds processes that were not killed.
@@ -276,7 +285,7 @@ impl Report {
         let anonymous = |facts: &Facts| facts.bytes.min(facts.anonymous());
         let back = self.outcomes().filter(|(_, o)| o.back.is_some());
         let sum: u64 = back.map(|(facts, _)| anonymous(facts)).sum();
-        let gain = self.after?.gain_since(&self.before);
+        let gain = self.freed?;
         (sum >= MIN_SHORTFALL_BYTES && gain < sum / 5 * 4).then(|| {
             format!(
                 "note: the system uses only {} less than before: pages that other processes use too do not \

@@ -146,7 +146,7 @@ impl fmt::Display for KillRecord {
             Ending::Gone => write!(f, "{victim}, was gone before the signal")?,
             Ending::DryRun => write!(f, "would kill {victim}: {about}{size} would come back")?,
             Ending::Averted => write!(f, "spared {victim}: the reason to kill is gone")?,
-            Ending::Exited => write!(f, "asked {victim}, to end, and it did: {about}{size} come back")?,
+            Ending::Exited => write!(f, "asked {victim}, to end, and it did: it held {about}{size}")?,
             Ending::Refused(errno) => {
                 write!(f, "could not kill {victim}: ")?;
                 match errno {

@@ -22,7 +22,7 @@ fn report() -> Report {
     };
     let memory = Memory { anon: 4 << 30, free: 1 << 30, available: 2 << 30, swap_free: 1 << 30 };
     let mut report = Report::new(&plan, Method::Mrelease, memory);
-    report.after = Some(Memory { anon: 2 << 30, ..memory });
+    report.set_after(Some(Memory { anon: 2 << 30, ..memory }));
     report
 }
 
@@ -133,11 +133,11 @@ fn less_back_than_said_is_told() {
     let mut report = report();
     report.victims = vec![victim(1, 2 << 30, VictimResult::Attempted(outcome(Fate::Killed)))];
     assert_eq!(report.shortfall(), None);
-    report.after = Some(Memory { anon: 3 << 30, ..report.before });
+    report.set_after(Some(Memory { anon: 3 << 30, ..report.before }));
     assert!(report.text().contains("the system uses only 1.0 GiB less than before"), "{}", report.text());
     // What others do must not look like a shortfall of little.
     report.victims = vec![victim(1, 1 << 20, VictimResult::Attempted(outcome(Fate::Killed)))];
-    report.after = Some(report.before);
+    report.set_after(Some(report.before));
     assert_eq!(report.shortfall(), None);
 }
 

@@ -71,7 +71,7 @@ fn one_line_says_who_what_came_back_and_why() {
     kill.ending = Ending::Exited;
     assert_eq!(
         kill.to_string(),
-        format!("asked 4711 (hog), user 1000, to end, and it did: about 1.2 GiB come back{rule}")
+        format!("asked 4711 (hog), user 1000, to end, and it did: it held about 1.2 GiB{rule}")
     );
     kill.processes = 12;
     kill.ending = Ending::Back;
