@@ -88,7 +88,7 @@ fn parse(text: &str, path: &Path) -> Result<Vec<Skip>> {
     let list: List = toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message()))?;
     for variant in list.skip.iter().flat_map(|skip| &skip.variants) {
         if Variant::from_str(variant.get_ref(), false).is_err() {
-            return Err(bad(variant.span(), "no such variant; there are slim, debug, kcsan, rt and faceoff"));
+            return Err(bad(variant.span(), "no such variant; there are slim, debug, kunit, kcsan, rt and faceoff"));
         }
     }
     Ok(list.skip)

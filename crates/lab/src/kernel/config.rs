@@ -17,10 +17,12 @@ use crate::kernel::make::make;
 use crate::kernel::series;
 use crate::kernel::topics::Topic;
 
-/// Requests for the topics' symbols, and for their KUnit tests in the debug and KCSAN variants.
+/// Requests for the topics' symbols, and for their KUnit tests in the variants that have them.
 pub(super) fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
     let kunit: Vec<&String> = match variant {
-        Variant::Debug | Variant::Kcsan | Variant::Rt => topics.iter().filter_map(|t| t.kunit.as_ref()).collect(),
+        Variant::Debug | Variant::Kunit | Variant::Kcsan | Variant::Rt => {
+            topics.iter().filter_map(|t| t.kunit.as_ref()).collect()
+        }
         Variant::Slim | Variant::Faceoff => Vec::new(),
     };
     topics
@@ -227,6 +229,7 @@ mod tests {
         for (variant, has_them) in [
             (Variant::Slim, false),
             (Variant::Debug, true),
+            (Variant::Kunit, true),
             (Variant::Kcsan, true),
             (Variant::Rt, true),
             (Variant::Faceoff, false),

@@ -23,6 +23,8 @@ pub enum Variant {
     Slim,
     /// lockdep, KASAN, UBSAN, kmemleak, DEBUG_VM, DEBUG_ATOMIC_SLEEP, and the topics' KUnit tests.
     Debug,
+    /// Slim with the topics' KUnit tests, to build them soon.
+    Kunit,
     /// KCSAN, the data-race detector, and the topics' KUnit tests.
     Kcsan,
     /// Debug with PREEMPT_RT, where locks sleep.
@@ -37,6 +39,7 @@ impl Variant {
         match self {
             Self::Slim => &["slim"],
             Self::Debug => &["slim", "debug"],
+            Self::Kunit => &["slim", "kunit"],
             Self::Kcsan => &["slim", "kcsan"],
             Self::Rt => &["slim", "debug", "rt"],
             Self::Faceoff => &["slim", "faceoff"],
