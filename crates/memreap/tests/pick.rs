@@ -103,6 +103,28 @@ fn a_configuration_that_is_not_there_is_wrong_usage() {
 }
 
 #[test]
+fn what_is_shared_by_fork_is_no_reason_to_be_chosen() {
+    in_a_namespace("forked_pair", "true");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn forked_pair() {
+    // Of a size of which pages are looked up.
+    let pair = Victim::new(&Setup { mib: 600, forks: 1, ..Setup::default() });
+    let hog = Victim::of(200);
+    // On a busy machine a reading may be late, and the choice a guess.
+    let mut in_time = (0..200).map(|_| pick(&["--json"]).json()).filter(|json| json["cost"]["late_readings"] == 0);
+    for _ in 0..20 {
+        let json = in_time.next().expect("a choice in time");
+        assert_eq!(json["victim"]["pid"], hog.pid.get(), "{json}");
+        let sampled = json["candidates"].as_array().unwrap().iter().find(|c| c["pid"] == pair.pid.get()).unwrap();
+        assert!(sampled["bytes"].as_u64().unwrap() < 100 << 20, "{sampled}");
+    }
+    assert!((0..200).any(|_| pick(&["--explain"]).out.contains(" +- ")));
+}
+
+#[test]
 fn pages_of_files_do_not_come_back() {
     in_a_namespace("mapped", "true");
 }
