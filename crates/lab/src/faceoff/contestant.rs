@@ -223,7 +223,7 @@ mod tests {
         let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
         let plain: Vec<&str> = names.iter().copied().filter(|name| !name.contains('+')).collect();
         let expected = "none none-min-ttl earlyoom earlyoom-tuned nohang nohang-tuned oomd-fedora oomd-ubuntu bustd \
-                        memreap memreap-topics memreap-pod";
+                        memreap memreap-topics memreap-pod memreap-polite";
         assert_eq!(plain.join(" "), expected);
         assert_eq!(names[..2], ["none", "none+watermark"]);
         let ours: Vec<&Contestant> = all.iter().filter(|c| c.is_ours()).collect();
