@@ -6,11 +6,14 @@
 #include <kunit/test.h>
 
 #include <linux/gfp.h>
+#include <linux/kasan.h>
 #include <linux/mm.h>
 #include <linux/page_ext.h>
 #include <linux/page-isolation.h>
 #include <linux/page_owner.h>
+#include <linux/poison.h>
 #include <linux/prandom.h>
+#include <linux/string.h>
 
 #include "compat_kunit.h"
 #include "release.h"
@@ -353,6 +356,35 @@ static void release_test_owner(struct kunit *test)
 }
 #endif
 
+#ifdef CONFIG_PAGE_POISONING
+/* Returns how many pages of a block are not all poison. */
+static unsigned int nr_not_poisoned(struct page *pages)
+{
+	unsigned int nr = 0;
+
+	/* For KASAN they are free. */
+	kasan_disable_current();
+	for (unsigned int i = 0; i < pageblock_nr_pages; i++)
+		nr += !!memchr_inv(kasan_reset_tag(page_address(pages + i)),
+				   PAGE_POISON, PAGE_SIZE);
+	kasan_enable_current();
+
+	return nr;
+}
+
+static void release_test_poison(struct kunit *test)
+{
+	struct page *pages;
+
+	if (!page_poisoning_enabled_static())
+		kunit_skip(test, "boot with page_poison=1");
+	pages = alloc_block(test, MIGRATE_ISOLATE);
+	release_block(test, pages);
+	KUNIT_EXPECT_EQ(test, nr_not_poisoned(pages), 0);
+	end_block(pages, MIGRATE_ISOLATE);
+}
+#endif
+
 /*
  * Several passes, with a folio and its count on either side of the border
  * between two, and more runs than are kept until the zone lock is taken.
@@ -539,6 +571,9 @@ static struct kunit_case release_test_cases[] = {
 	KUNIT_CASE_PARAM(release_test_all_come_back, killed_gen_params),
 #ifdef CONFIG_PAGE_OWNER
 	KUNIT_CASE(release_test_owner),
+#endif
+#ifdef CONFIG_PAGE_POISONING
+	KUNIT_CASE(release_test_poison),
 #endif
 	KUNIT_CASE(release_test_many),
 	KUNIT_CASE_PARAM(release_test_type, type_gen_params),
