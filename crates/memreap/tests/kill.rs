@@ -69,7 +69,7 @@ fn the_json_has_the_documented_fields() {
     };
     assert_eq!(
         keys(&json),
-        "after before command dry_run errors exit_code interrupted method sets signal_first \
+        "after before command dry_run errors exit_code freed interrupted method sets signal_first \
          threads timeout_seconds version victims"
     );
     assert_eq!(

@@ -826,8 +826,8 @@ fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
     let group = tree.path().join(&name);
     let write = |file: &str, text: String| fs::write(group.join(file), text).unwrap();
     fs::create_dir(&group).unwrap();
-    write("memory.stat", format!("anon {}\n", 3 * HUGE << 20));
-    write("memory.current", format!("{}\n", 3 * HUGE << 20));
+    write("memory.stat", format!("anon {}\n", (3 * HUGE) << 20));
+    write("memory.current", format!("{}\n", (3 * HUGE) << 20));
     write("memory.oom.group", "0\n".to_owned());
     write("cgroup.procs", pool.map(|pid| format!("{pid}\n")).concat());
     let mut all = pool.to_vec();
