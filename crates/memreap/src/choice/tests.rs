@@ -699,6 +699,35 @@ impl Drop for RealGroup {
     }
 }
 
+/// A hierarchy with one cgroup in it, whose numbers are made up, as not every hierarchy has these files.
+struct MadeUpGroup(tempfile::TempDir, std::path::PathBuf);
+
+impl MadeUpGroup {
+    /// One that holds so much, with these processes.
+    fn new(name: &str, bytes: u64, pids: &[Pid]) -> Self {
+        let tree = tempfile::tempdir().unwrap();
+        let path = tree.path().join(name);
+        fs::create_dir(&path).unwrap();
+        let group = Self(tree, path);
+        group.write("memory.stat", format!("anon {bytes}\n"));
+        group.write("memory.current", format!("{bytes}\n"));
+        group.write("memory.oom.group", "0\n".to_owned());
+        group.write("cgroup.procs", pids.iter().map(|pid| format!("{pid}\n")).collect());
+        group
+    }
+
+    fn write(&self, file: &str, text: String) {
+        fs::write(self.1.join(file), text).unwrap();
+    }
+
+    /// Returns a chooser that sees it.
+    fn chooser(&self) -> Chooser {
+        let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+        chooser.membership.groups = Groups::open(self.0.path());
+        chooser
+    }
+}
+
 #[test]
 fn a_group_is_killed_where_its_memory_is_counted() {
     let name = format!("memreap-test-whole-{}", Pid::own());
@@ -741,18 +770,10 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     let hogs = [Hog::start(HUGE + 150), Hog::start(HUGE + 140), Hog::start(HUGE + 200)];
     real.put(hogs[0].pid);
     real.put(hogs[1].pid);
-    // The numbers are made up, as not every hierarchy has these files.
-    let tree = tempfile::tempdir().unwrap();
-    let group = tree.path().join(&name);
-    let write = |file: &str, text: String| fs::write(group.join(file), text).unwrap();
-    fs::create_dir(&group).unwrap();
-    write("memory.stat", format!("anon {}\n", 4000_u64 << 20));
-    write("memory.current", format!("{}\n", 4000_u64 << 20));
-    write("memory.oom.group", "0\n".to_owned());
-    write("cgroup.procs", format!("{}\n{}\n", hogs[0].pid, hogs[1].pid));
     let pids = [0, 1, 2].map(|i: usize| hogs[i].pid);
-    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
-    chooser.membership.groups = Groups::open(tree.path());
+    let group = MadeUpGroup::new(&name, 4000 << 20, &pids[..2]);
+    let write = |file: &str, text: String| group.write(file, text);
+    let mut chooser = group.chooser();
     let by_cgroup = Scope::All { by_cgroup: true };
 
     // Together they have more than the one that is larger than each.
@@ -807,7 +828,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     chooser.forget();
     assert!(chooser.choose(&Policy::default(), Scope::Below(b"/none")).is_none());
     // It vanishes.
-    fs::remove_dir_all(&group).unwrap();
+    fs::remove_dir_all(&group.1).unwrap();
     assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
 }
 
@@ -821,20 +842,11 @@ fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
     let (_parent, mut pool) = Hog::pool();
     let hog = Hog::start(20);
     pool.iter().for_each(|pid| real.put(*pid));
-    // The numbers are made up, as not every hierarchy has these files.
-    let tree = tempfile::tempdir().unwrap();
-    let group = tree.path().join(&name);
-    let write = |file: &str, text: String| fs::write(group.join(file), text).unwrap();
-    fs::create_dir(&group).unwrap();
-    write("memory.stat", format!("anon {}\n", (3 * HUGE) << 20));
-    write("memory.current", format!("{}\n", (3 * HUGE) << 20));
-    write("memory.oom.group", "0\n".to_owned());
-    write("cgroup.procs", pool.map(|pid| format!("{pid}\n")).concat());
+    let group = MadeUpGroup::new(&name, (3 * HUGE as u64) << 20, &pool);
     let mut all = pool.to_vec();
     all.push(hog.pid);
     pool.sort_unstable();
-    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
-    chooser.membership.groups = Groups::open(tree.path());
+    let mut chooser = group.chooser();
     let by_cgroup = Scope::All { by_cgroup: true };
     // On a busy machine a reading may be late.
     let mut chosen = |all: &[Pid]| {
@@ -850,7 +862,7 @@ fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
     all.push(larger.pid);
     assert_eq!(victims(&chosen(&all)), [larger.pid]);
     // All of it dies with whichever process.
-    write("memory.oom.group", "1\n".to_owned());
+    group.write("memory.oom.group", "1\n".to_owned());
     let choice = (0..100).find_map(|_| choose(&mut chooser, by_cgroup, &all)).unwrap();
     assert!(pool.contains(&choice.pid) && choice.pool.is_empty() && choice.leaf.is_some(), "{choice:?}");
 }
