@@ -476,6 +476,12 @@ FIXTURE_TEARDOWN_PARENT(percent)
 	watch_end(_metadata, &self->watch);
 }
 
+/* It keeps nobody waiting; where something has set it at boot, it differs. */
+TEST_F_TIMEOUT(percent, the_default, LIMIT)
+{
+	EXPECT_EQ(atoi(self->watch.percent), 75);
+}
+
 TEST_F_TIMEOUT(percent, bad_ones_change_nothing, LIMIT)
 {
 	static const char * const bad[] = {

@@ -36,11 +36,14 @@ FIXTURE_SETUP(cgroup)
 
 	if (access(SWITCH, F_OK))
 		SKIP(return, "no " SWITCH);
-	missing = folios_begin(&self->settings, &variant->folios);
-	if (!missing)
-		missing = cgroups_begin(&self->cgroups, "+memory");
+	missing = cgroups_begin(&self->cgroups, "+memory");
 	if (missing)
 		SKIP(return, "%s", missing);
+	missing = folios_begin(&self->settings, &variant->folios);
+	if (missing) {
+		cgroups_end(&self->cgroups);
+		SKIP(return, "%s", missing);
+	}
 	memory = (struct region){
 		.size = SIZE, .seed = 1, .folio_kib = variant->folios.kib,
 		.cgroup = cgroup_path(&self->cgroups, "victim"),
