@@ -117,6 +117,8 @@ const CHECKS: &[Check] = &[
         "lab --series 7.3 build --variant debug --arm memreap"),
     check("guests", TEST_FULL, "guests that fail on purpose or run out of memory under the daemon",
         "cargo test --package lab --test *"),
+    check("mutants", &[Tier::Full], "bugs put into hooks of the topics, one at a time, are found by selftests",
+        "kernel/mutants.sh"),
     check("patches", &[Tier::Full], "the exported patches apply and build one by one",
         "lab patches --check --out target/lab/patches"),
     check("patches-7.3", &[Tier::Full], "the same for Linux 7.3",
