@@ -80,6 +80,23 @@ pub fn run(ctx: &Context, configs: bool) -> Result<bool> {
     Ok(findings == 0)
 }
 
+/// Returns what `checkpatch.pl --strict` of a kernel's tree says about files of it or about mails: a line for each
+/// finding.
+///
+/// # Errors
+/// When it cannot be run.
+pub(super) fn checkpatch(ctx: &Context, tree: &Path, args: &[&Path]) -> Result<Vec<String>> {
+    let mut perl = host::tool("perl");
+    // Commits are not looked up: the source has no history.
+    perl.args(["scripts/checkpatch.pl", "--strict", "--terse", "--show-types", "--ignore", "UNKNOWN_COMMIT_ID"]);
+    let mut lines = Vec::new();
+    host::run_logged(perl.args(args).current_dir(tree), &ctx.out.join("logs/checkpatch.log"), |line| {
+        lines.push(line.to_owned());
+    })?;
+    lines.retain(|line| !line.starts_with("total:"));
+    Ok(lines)
+}
+
 struct Lint<'a> {
     ctx: &'a Context,
     step: &'a Step,
@@ -110,14 +127,6 @@ impl Lint<'_> {
         Ok(lines)
     }
 
-    fn checkpatch(&self, args: &[&Path]) -> Result<Vec<String>> {
-        let mut perl = host::tool("perl");
-        perl.args(["scripts/checkpatch.pl", "--strict", "--terse", "--show-types"]).args(args);
-        let mut lines = self.lines(perl.current_dir(self.tree))?;
-        lines.retain(|line| !line.starts_with("total:"));
-        Ok(lines)
-    }
-
     fn check_style(&mut self) -> Result<()> {
         // checkpatch knows neither the style of TRACE_EVENT() nor that of user space: what stock has is none of ours.
         let mut known = Vec::new();
@@ -125,7 +134,7 @@ impl Lint<'_> {
             ("include/trace/events", "include/trace/events/oom.h"),
             ("tools/testing/selftests", "tools/testing/selftests/mm/mrelease_test.c"),
         ] {
-            let lines = self.checkpatch(&[Path::new("-f"), Path::new(alike)])?;
+            let lines = checkpatch(self.ctx, self.tree, &[Path::new("-f"), Path::new(alike)])?;
             let kinds = lines.iter().filter_map(|line| Some(checkpatch_type(line)?.to_owned()));
             known.push((folder, kinds.collect::<HashSet<String>>()));
         }
@@ -139,11 +148,11 @@ impl Lint<'_> {
             );
             let mail = self.home.join("hook.mail");
             fs::write(&mail, &text)?;
-            let mut found = self.checkpatch(&[&mail])?;
+            let mut found = checkpatch(self.ctx, self.tree, &[&mail])?;
             found.retain(|line| !is_sourced_name(line, &text));
             self.report(&format!("checkpatch {}/hook.patch", topic.name), &found);
             for (path, file) in topic.new_files()?.iter().filter(|(path, _)| !path.ends_with(".gitignore")) {
-                let mut found = self.checkpatch(&[Path::new("-f"), file])?;
+                let mut found = checkpatch(self.ctx, self.tree, &[Path::new("-f"), file])?;
                 let alike = known.iter().find(|(folder, _)| path.starts_with(folder));
                 found.retain(|line| {
                     let kind = checkpatch_type(line).unwrap_or_default();

@@ -93,7 +93,8 @@ fn with_recipients(mail: &str, recipients: &[String]) -> String {
 }
 
 /// Applies the patches one after the other with `git am` and builds a slim kernel after each, with the
-/// topics applied so far enabled. Patches that stand alone may add no warning of W=1.
+/// topics applied so far enabled. Patches that stand alone may add no warning of W=1, and checkpatch must have no word
+/// to say about them.
 ///
 /// # Errors
 /// Names the first patch that does not apply or build, or adds a warning.
@@ -142,6 +143,12 @@ pub fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()>
         let step = ctx.progress.step(&format!("series: {name}"));
         host::output(repo.git().args(["am", "--quiet", "--keep-cr"]).arg(patch))
             .with_context(|| format!("git am refuses {}", patch.display()))?;
+        if topics[i].stands_alone() {
+            let found = lint::checkpatch(ctx, &source.dir, &[patch.as_path()])?;
+            if !found.is_empty() {
+                bail!("checkpatch finds in {name}:\n{}", found.join("\n"));
+            }
+        }
         for path in repo.changed_by_last_commit()? {
             replace(&git_tree.join(&path), &tree.path().join(&path))?;
         }
