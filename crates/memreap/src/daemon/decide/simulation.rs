@@ -400,7 +400,7 @@ impl Observes for Sim {
         Gain { bytes, group_processes: all().count() as u32, group_bytes }
     }
 
-    fn gain_for(&self, victim: &Handle, memory: &Option<u64>) -> u64 {
+    fn gain_for(&self, victim: &Handle, memory: &Option<u64>, _missing: u64) -> u64 {
         self.find(*victim).filter(|p| memory.is_none() || p.group == *memory).map_or(0, |p| p.bytes)
     }
 
@@ -467,7 +467,7 @@ impl Kills for Sim {
     }
 
     fn comes_back(&self, dying: &Option<Handle>, memory: &Option<u64>) -> u64 {
-        dying.map_or(0, |handle| self.gain_for(&handle, memory))
+        dying.map_or(0, |handle| self.gain_for(&handle, memory, 0))
     }
 
     fn progress(&mut self, dying: &mut Option<Handle>, _last: &Sample) -> Progress {

@@ -172,15 +172,15 @@ impl Common {
 /// What victims of other memories give back of one. Sizes in bytes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct FromOthers {
-    /// Those that are dying.
+    /// Those that are dying, or will be when the command that runs before a kill has ended.
     dying: u64,
-    /// Those that are chosen, and have time to end, or the command that runs before a kill has it to answer.
-    chosen: u64,
+    /// Those that were asked to end, and have time for it.
+    asked: u64,
 }
 
 impl Sum for FromOthers {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, one| Self { dying: sum.dying + one.dying, chosen: sum.chosen + one.chosen })
+        all.fold(Self::default(), |sum, one| Self { dying: sum.dying + one.dying, asked: sum.asked + one.asked })
     }
 }
 
@@ -196,8 +196,8 @@ pub(super) struct Watch<W: World + ?Sized> {
     attempt: Option<Attempt>,
     failed: FailedKills,
     batch: Option<Batch>,
-    /// Since when it waits for victims of other memories.
-    waits_since: Option<Duration>,
+    /// Since when it waits for victims of other memories, and when it last did.
+    waits: Option<(Duration, Duration)>,
     /// Kills in a row that the command before them has averted, and when the last of them was.
     averted: (u32, Duration),
     /// Since when the choice has been late.
@@ -216,7 +216,7 @@ impl<W: World + ?Sized> Watch<W> {
             attempt: None,
             failed: FailedKills::default(),
             batch: None,
-            waits_since: None,
+            waits: None,
             averted: (0, Duration::ZERO),
             late_since: None,
             warned: None,
@@ -269,7 +269,7 @@ impl<W: World + ?Sized> Watch<W> {
         }
         if sample.available >= self.governor.relief_level() {
             (self.attempt, self.failed, self.averted.0) = (None, FailedKills::default(), 0);
-            self.waits_since = None;
+            self.waits = None;
         }
         loop {
             // An arm that stays in its state puts it back.
@@ -299,7 +299,7 @@ impl<W: World + ?Sized> Watch<W> {
                     advice => {
                         self.late_since = None;
                         self.state = State::Watching { from };
-                        return self.watch(now, advice, common, world);
+                        return self.watch(now, advice, from_others, common, world);
                     }
                 },
                 State::Asked { victim, at, grace } => {
@@ -310,6 +310,7 @@ impl<W: World + ?Sized> Watch<W> {
                     let pause = match advice {
                         // By then another one may be the victim.
                         _ if age >= grace.max(common.polite_interval) => continue,
+                        Advice::Kill(_) if self.waits_for_others(from_others, common, now) => VICTIM_CHECK_INTERVAL,
                         Advice::Kill(reason) if age >= grace || self.governor.is_critical() => {
                             self.judge_last_kill();
                             let Some(victim) = world.recheck(victim, age) else { continue };
@@ -409,8 +410,8 @@ impl<W: World + ?Sized> Watch<W> {
     /// Whether a kill for this memory has to wait for victims of others: what they give back may be all that is missing
     /// here. But others may be killed again and again.
     fn waits_for_others(&mut self, from_others: FromOthers, common: &Common, now: Duration) -> bool {
-        let FromOthers { dying, chosen } = from_others;
-        let coming = dying + if self.governor.is_critical() { 0 } else { chosen };
+        let FromOthers { dying, asked } = from_others;
+        let coming = dying + if self.governor.is_critical() { 0 } else { asked };
         let longest = if coming > 0 && coming >= self.governor.missing() {
             common.settings.deadline
         } else if common.killed_for_another(self.last_kill, now) {
@@ -418,15 +419,25 @@ impl<W: World + ?Sized> Watch<W> {
         } else {
             return false;
         };
-        now.saturating_sub(*self.waits_since.get_or_insert(now)) < longest
+        let since = match self.waits {
+            Some((since, last)) if now.saturating_sub(last) < SAME_SHORTAGE_WINDOW => since,
+            _ => now,
+        };
+        self.waits = Some((since, now));
+        now.saturating_sub(since) < longest
     }
 
     /// Returns what comes back of `memory`, another one, without a kill for it.
     pub(super) fn gives_to(&self, memory: &W::Memory, world: &W) -> FromOthers {
+        let gain = |victim| world.gain_for(victim, memory, self.governor.missing());
         match &self.state {
-            State::Killed { dying, .. } => FromOthers { dying: world.comes_back(dying, memory), chosen: 0 },
-            State::Chosen { pending, .. } => FromOthers { dying: 0, chosen: world.gain_for(&pending.victim, memory) },
-            _ => FromOthers::default(),
+            State::Killed { dying, .. } => FromOthers { dying: world.comes_back(dying, memory), asked: 0 },
+            State::Chosen { pending, stage: Stage::FirstSignalSent { .. } } => {
+                FromOthers { dying: 0, asked: gain(&pending.victim) }
+            }
+            State::Chosen { pending, .. } => FromOthers { dying: gain(&pending.victim), asked: 0 },
+            State::Asked { victim, .. } => FromOthers { dying: 0, asked: gain(victim) },
+            State::Watching { .. } | State::Spared { .. } => FromOthers::default(),
         }
     }
 
@@ -621,7 +632,7 @@ impl<W: World + ?Sized> Watch<W> {
             }
         }
         let now = world.now();
-        (common.last_kill, self.last_kill, self.waits_since) = (Some(now), Some(now), None);
+        (common.last_kill, self.last_kill, self.waits) = (Some(now), Some(now), None);
         self.state = State::Killed { dying, deadline: now + common.settings.deadline };
     }
 
@@ -663,9 +674,18 @@ impl<W: World + ?Sized> Watch<W> {
     }
 
     /// Does what is due while there is no reason to kill. Returns the time until the next sample.
-    fn watch(&mut self, now: Duration, advice: Advice, common: &mut Common, world: &mut W) -> Option<Duration> {
+    fn watch(
+        &mut self,
+        now: Duration,
+        advice: Advice,
+        from_others: FromOthers,
+        common: &mut Common,
+        world: &mut W,
+    ) -> Option<Duration> {
         let Advice::SampleAfter(pause) = advice else { return None };
-        if now >= common.ask_from && self.governor.is_time_to_ask() {
+        // What others' victims give back may be enough.
+        let is_first = from_others.dying + from_others.asked == 0;
+        if is_first && now >= common.ask_from && self.governor.is_time_to_ask() {
             let victim = world.choose(&self.memory, self.last.min_victim_bytes()).ok();
             match victim.filter(|victim| world.gives_back_alone(victim)) {
                 Some(victim) => {

@@ -74,8 +74,9 @@ pub trait Observes {
     /// Returns what this victim is sent before SIGKILL: what its rule says, or what `all` are.
     fn signal_first(&self, victim: &Self::Victim, all: Option<SignalFirst>) -> Option<SignalFirst>;
 
-    /// Returns how much of this memory would come back if a victim that was chosen for another one died, in bytes.
-    fn gain_for(&self, victim: &Self::Victim, memory: &Self::Memory) -> u64;
+    /// Returns how much of this memory comes back if a victim dies that was chosen for another one, in which `missing`
+    /// bytes must come back, in bytes.
+    fn gain_for(&self, victim: &Self::Victim, memory: &Self::Memory, missing: u64) -> u64;
 
     /// Whether its own exit gives its memory back, as no other process shares it.
     fn gives_back_alone(&self, victim: &Self::Victim) -> bool;

@@ -190,8 +190,8 @@ impl Observes for Stage<'_> {
         self.world.gain(victim, missing)
     }
 
-    fn gain_for(&self, victim: &Choice, memory: &Memory) -> u64 {
-        self.world.gain_for(victim, memory)
+    fn gain_for(&self, victim: &Choice, memory: &Memory, missing: u64) -> u64 {
+        self.world.gain_for(victim, memory, missing)
     }
 
     fn signal_first(&self, _victim: &Choice, _all: Option<SignalFirst>) -> Option<SignalFirst> {

@@ -270,8 +270,8 @@ impl Observes for System {
         Gain { bytes, group_processes, group_bytes }
     }
 
-    fn gain_for(&self, victim: &Choice, memory: &Memory) -> u64 {
-        if is_in(&victim.cgroup, memory) { victim.bytes } else { 0 }
+    fn gain_for(&self, victim: &Choice, memory: &Memory, missing: u64) -> u64 {
+        if is_in(&victim.cgroup, memory) { self.gain(victim, missing).bytes } else { 0 }
     }
 
     fn signal_first(&self, victim: &Choice, all: Option<SignalFirst>) -> Option<SignalFirst> {

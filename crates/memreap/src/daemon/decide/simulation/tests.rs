@@ -643,6 +643,56 @@ fn one_shortage_of_two_memories_costs_one_victim() {
 }
 
 #[test]
+fn so_does_the_next_shortage_of_two_memories() {
+    let mut run = Run::new(0.5, &Config::default());
+    // What is back after the first kill ends the shortage, and is less than is called relief.
+    let limit = 256 * MIB;
+    let [steady, hog] = run.sim.spawn_group(limit, 200 * MIB);
+    run.sim.spared = Some(steady);
+    run.sim.get(steady).unwrap().bytes = limit / 20 * 16;
+    let innocent = run.sim.spawn(limit / 40, 0, 0);
+    let group = run.sim.get(hog).unwrap().group;
+    run.sim.get(innocent).unwrap().group = group;
+    (0..2).for_each(|_| run.control_loop.watch(group));
+    let mut hogs = vec![hog];
+    for exit in [50, 400] {
+        run.sim.get(hogs[hogs.len() - 1]).unwrap().exit = Some(Duration::from_millis(exit));
+        run.pass(60 * S);
+        assert_eq!(run.killed(), hogs);
+        let next = run.sim.spawn(MIB, 200 * MIB, u64::MAX);
+        run.sim.get(next).unwrap().group = group;
+        hogs.push(next);
+    }
+}
+
+#[test]
+fn the_command_before_a_kill_runs_once_for_a_victim_of_two_memories() {
+    let mut config = Config::default();
+    config.kill.before = Some(vec!["/hook".to_owned()]);
+    let mut run = Run::new(0.5, &config);
+    run.sim.hook = Some(Hook { takes: S / 10, says: Before::Passed, frees: 0 });
+    let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
+    let limit = Some(run.sim.groups[0].id);
+    (0..2).for_each(|_| run.control_loop.watch(limit));
+    run.pass(60 * S);
+    assert_eq!((run.killed(), run.sim.hooked.len(), run.sim.averted), (vec![hog], 1, vec![]));
+}
+
+#[test]
+fn nobody_is_asked_to_end_while_a_victim_of_another_memory_gives_back() {
+    let mut run = Run::new(0.5, &Config::parse("c", "act.polite = '8%'").unwrap());
+    run.sim.swap_bytes = 0;
+    let [_, hog] = run.sim.spawn_group(1200 * MIB, 150 * MIB);
+    run.sim.get(hog).unwrap().exit = Some(2 * S);
+    run.sim.spawn(150 * MIB, 0, 0);
+    run.control_loop.watch(Some(run.sim.groups[0].id));
+    run.pass_until_a_kill();
+    run.sim.spawn(MIB, 60 * MIB, 60 * MIB);
+    run.pass(60 * S);
+    assert_eq!((run.killed(), run.sim.asked), (vec![hog], vec![]));
+}
+
+#[test]
 fn a_victim_of_two_memories_is_asked_once() {
     let mut config = Config::default();
     config.kill.signal_first = Some(SignalFirst { signal: "SIGTERM".parse().unwrap(), grace: S / 2 });
