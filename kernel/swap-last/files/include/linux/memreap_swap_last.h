@@ -10,6 +10,12 @@ struct seq_file;
 
 #ifdef CONFIG_MEMREAP_SWAP_LAST
 
+/*
+ * How often a task that needs one slot of its cgroup's limit releases some:
+ * those that come first may be of another cgroup.
+ */
+#define MEMREAP_SWAP_HELPS	8
+
 extern atomic_long_t memreap_swap_waiting;
 
 bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
@@ -18,6 +24,7 @@ bool memreap_swap_keeps(const struct mmu_gather *tlb);
 bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t table);
 void memreap_swap_hand_over(struct mmu_gather *tlb);
 bool memreap_swap_release_some(void);
+bool memreap_swap_release_waiting(void);
 void memreap_swap_release_all(void);
 void memreap_swap_vmstat(struct seq_file *m);
 
@@ -35,7 +42,18 @@ static inline bool memreap_swap_help(void)
 	return memreap_swap_waits() && memreap_swap_release_some();
 }
 
+/*
+ * The same before the OOM killer acts: all that waits. To be asked once, as
+ * others may go on exiting.
+ */
+static inline bool memreap_swap_help_all(void)
+{
+	return memreap_swap_waits() && memreap_swap_release_waiting();
+}
+
 #else
+
+#define MEMREAP_SWAP_HELPS	0
 
 static inline bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte,
 				     unsigned int nr, int *counted)
@@ -64,6 +82,11 @@ static inline bool memreap_swap_waits(void)
 }
 
 static inline bool memreap_swap_help(void)
+{
+	return false;
+}
+
+static inline bool memreap_swap_help_all(void)
 {
 	return false;
 }

@@ -222,6 +222,29 @@ bool memreap_swap_release_some(void)
 EXPORT_SYMBOL_GPL(memreap_swap_release_some);
 
 /**
+ * memreap_swap_release_waiting - release what waits now
+ *
+ * Not what comes meanwhile.
+ *
+ * Return: false if the task has been killed, and some may be left.
+ */
+bool memreap_swap_release_waiting(void)
+{
+	long left = atomic_long_read(&memreap_swap_waiting);
+	unsigned int pages;
+
+	while (left > 0 && !fatal_signal_pending(current)) {
+		pages = release_table(SWAP_BY_NEED);
+		if (!pages)
+			break;
+		left -= pages;
+		cond_resched();
+	}
+
+	return !fatal_signal_pending(current);
+}
+
+/**
  * memreap_swap_release_all - release all that waits
  *
  * For swapoff, which would not find slots of processes that are gone.

@@ -455,4 +455,46 @@ TEST_F_TIMEOUT(swap, a_limit_is_lowered, LIMIT)
 	victim_end(&victim);
 }
 
+/* Processes that leave slots behind, one after the other. */
+static void exit_again_and_again(void)
+{
+	struct region shared = { .size = 16 * PAGE, .seed = 4 };
+	pid_t pid;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (swap_out(&shared) != GOOD)
+		_exit(1);
+	for (;;) {
+		pid = fork();
+		if (!pid)
+			_exit(0);
+		waitpid(pid, NULL, 0);
+	}
+}
+
+/* What others leave behind puts off no kill for long. */
+TEST_F_TIMEOUT(swap, exits_of_others, LIMIT)
+{
+	const char *cgroup = self->cgroups.top;
+	struct region more = { .size = 15 * MIB, .seed = 3, .cgroup = cgroup };
+	const struct victim_ops ops = { &more, region_fill, region_check };
+	long before;
+	pid_t others;
+
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", 0), 0);
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
+	before = waited();
+	others = fork();
+	if (!others)
+		exit_again_and_again();
+	EXPECT_TRUE(within(PATIENCE, waited() - before >= 3 * 16));
+	EXPECT_NE(victim_start(&victim, &ops), GOOD);
+	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 1);
+	EXPECT_EQ(waitpid(others, NULL, WNOHANG), 0);
+	kill(others, SIGKILL);
+	waitpid(others, NULL, 0);
+	victim_end(&victim);
+}
+
 TEST_HARNESS_MAIN
