@@ -12,6 +12,7 @@ use super::cgroup_path;
 use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::groups::Tally;
+use super::pool::{MIN_GAIN, PoolSearch};
 use super::result::{Choice, Cost, Group, Pool, Precision, Scope};
 use super::search::{Candidate, Scores, best};
 use super::selection::{Back, Found, Selection, Sharer, Within};
@@ -39,7 +40,10 @@ impl Chooser {
     pub fn choose(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Choice> {
         let began = Instant::now();
         self.examiner.cost = Cost::default();
-        self.considered.clear();
+        // Not where one is judged anew: the others of its cgroup are asked for afterwards.
+        if !matches!(scope, Scope::One(_)) {
+            self.considered.clear();
+        }
         let found = self.select(policy, scope);
         self.considered.sort_unstable_by_key(|c| (std::cmp::Reverse(c.score), c.pid));
         let table = &self.population.table;
@@ -111,7 +115,13 @@ impl Chooser {
         let mut selection = Selection::new(self, policy, now, Within::Anywhere);
         selection.best_group();
         let table = &selection.chooser.population.table;
-        let reading = table.find(dummy).and_then(|index| table.entries()[index].reading);
+        let index = table.find(dummy);
+        let reading = index.and_then(|index| table.entries()[index].reading);
+        // Nobody shares so much with it.
+        if let Some((index, reading)) = index.zip(reading) {
+            selection.sharer = Some(Sharer { index, shared: u64::MAX, reading });
+            selection.best_pool(0);
+        }
         let groups = selection.chooser.membership.groups.as_ref();
         if let Some(leaf) = reading.and_then(|reading| groups?.leaf(reading.cgroup_hash)) {
             GroupSelection(&mut selection).exact(u32::try_from(leaf).unwrap_or(u32::MAX), None);
@@ -144,33 +154,38 @@ impl Chooser {
         let group = by_cgroup.then(|| selection.best_group()).flatten();
         let mut floor = group.map_or(0, |(score, _)| score);
         let mut best = selection.best_process(floor);
+        // A process of a group that shares what it holds, and what that counts.
+        let mut sharing = None;
         if best.is_none()
             && let Some((score, (leaf, oom_group))) = group
         {
             let outside = selection.sharer.take();
             best = selection.best_member(leaf, oom_group);
             // Its processes give back together what they share, and not one by one.
-            let shares = !oom_group && selection.shared_anon().is_some_and(|shared| shared >= score / 2);
+            let shares = |sharer: Sharer| sharer.reading.verdict.score(sharer.shared) >= score / 2;
+            let shares = !oom_group && selection.sharer.is_some_and(shares);
             selection.sharer = [outside, selection.sharer].into_iter().flatten().max_by_key(|sharer| sharer.shared);
             // A group that has just vanished has no process.
             if shares || best.is_none() {
+                sharing = best.take().map(|(_, found)| (score, found));
                 selection.chooser.considered.clear();
+                selection.allow_more_time();
                 (floor, best) = (0, selection.best_process(0));
             }
         }
         // In a group that is killed as a whole everybody dies that shares memory there.
         let best_score = best.as_ref().map_or(0, |(score, _)| *score).max(floor);
-        if !matches!(within, Within::One)
-            && let Some((found, pool)) = selection.best_pool(best_score)
-        {
-            let group = selection.describe_group(&found);
-            let leaf = selection.chooser.whole_leaf(group, &found);
-            return Some(Selected { found, pool, group, leaf });
-        }
-        let (_, found) = best?;
-        let group = selection.describe_group(&found);
+        let pool = if matches!(within, Within::One) { PoolSearch::None } else { selection.best_pool(best_score) };
+        let (found, pool, shares) = match (pool, sharing, best) {
+            (PoolSearch::Found(found, pool), ..) => (found, pool, false),
+            (PoolSearch::Unknown, Some((score, found)), _) if score / MIN_GAIN > best_score => {
+                (found, Pool::new(), true)
+            }
+            (.., best) => (best?.1, Pool::new(), false),
+        };
+        let group = selection.describe_group(&found).map(|group| Group { shares, ..group });
         let leaf = self.whole_leaf(group, &found);
-        Some(Selected { found, pool: Pool::new(), group, leaf })
+        Some(Selected { found, pool, group, leaf })
     }
 
     /// Opens the leaf cgroup of a victim, if there are others in it that may be killed with it.
@@ -196,13 +211,6 @@ impl Selection<'_> {
         let best = self.best_process(0);
         (self.within, self.exactly) = (outside, true);
         best
-    }
-
-    /// Returns what counts of the anonymous memory that the process has which shares most, and does not give back
-    /// alone.
-    fn shared_anon(&self) -> Option<u64> {
-        let Sharer { shared, reading, .. } = self.sharer?;
-        Some(reading.verdict.score(shared.saturating_sub(reading.sizes.shared)))
     }
 
     /// Returns the process with the greatest score, if that is at least `floor`, and the score.
@@ -279,6 +287,7 @@ impl Selection<'_> {
             processes: tally.map_or(self.chooser.membership.leaf_processes, |tally| tally.processes),
             expendable: tally.is_some_and(|tally| tally.expendable()),
             oom_group,
+            shares: false,
         })
     }
 

@@ -2,8 +2,8 @@
 //! Processes that share one memory by fork(2): it comes back when all of them die, and not before.
 
 use arrayvec::ArrayVec;
-use linux::Pid;
 use linux::scan::Failure;
+use linux::{Pid, PidFd};
 
 use super::cgroup_path;
 use super::page_sample::FIRST_ERROR;
@@ -16,9 +16,19 @@ use crate::policy::Verdict;
 
 /// Processes that die together must give back more than so many times what the best one gives back alone: more is lost
 /// with them, and another kill may follow.
-const MIN_GAIN: u64 = 4;
+pub(super) const MIN_GAIN: u64 = 4;
 /// A process belongs to the pool if it has at least this part of the memory that the first process shares.
 const MIN_COMMON_PART: f64 = 0.5;
+
+/// What came of the search for processes that share one memory.
+pub(super) enum PoolSearch {
+    /// The first of them, and the others.
+    Found(Found, Pool),
+    /// There are too many of them, or it could not be found out in time which they are.
+    Unknown,
+    /// There are none, or their death is not worth it, or one of them must not be killed.
+    None,
+}
 
 impl Selection<'_> {
     /// Notes what a process has and does not give back alone.
@@ -29,49 +39,67 @@ impl Selection<'_> {
         }
     }
 
-    /// Returns the process that shares most memory and those that share it with it, if all of them may be killed,
+    /// Finds the process that shares most memory and those that share it with it, if all of them may be killed,
     /// there are not too many, and their score is more than [`MIN_GAIN`] times `floor`.
-    pub(super) fn best_pool(&mut self, floor: u64) -> Option<(Found, Pool)> {
-        // Where addresses are not random, they do not tell which processes share memory.
-        let first = self.sharer.filter(|_| self.chooser.examiner.constants.random_addresses)?;
-        let (mut verdicts, mut pool) = (ArrayVec::<Verdict, MAX_POOL>::new(), Pool::new());
+    pub(super) fn best_pool(&mut self, floor: u64) -> PoolSearch {
+        let Some(first) = self.sharer else { return PoolSearch::None };
         if first.reading.verdict.score(first.shared) / MIN_GAIN <= floor || first.shared < self.chooser.min_bytes {
-            return None;
+            return PoolSearch::None;
         }
+        // Where addresses are not random, they do not tell which processes share memory.
+        if !self.chooser.examiner.constants.random_addresses {
+            return PoolSearch::Unknown;
+        }
+        self.allow_more_time();
+        let (mut verdicts, mut pool) = (ArrayVec::<Verdict, MAX_POOL>::new(), Pool::new());
         let mut own = 0_u64;
         for index in 0..self.chooser.population.table.len() {
             let entry = self.chooser.population.table.entries()[index];
             // One that has less cannot hold back most of it.
             let known = entry.reading.filter(|known| known.estimate() >= first.shared / 2);
             let Some(known) = known.filter(|_| !entry.gone && index != first.index) else { continue };
-            if !self.is_related(&first.reading, known.memory_tid)? {
-                continue;
+            // The process that is looked at, and not another one that gets its ID.
+            let Ok(looked_at) = PidFd::open(entry.pid) else { continue };
+            match self.is_related(&first.reading, known.memory_tid) {
+                Some(true) => {}
+                Some(false) => continue,
+                None => return PoolSearch::Unknown,
             }
             // One that must not be killed holds it back.
-            let (pidfd, reading) = self.open(index)?;
-            own = own.saturating_add(self.read_back(&reading)?.bytes);
-            verdicts.try_push(reading.verdict).ok()?;
-            let Reading { vm_size, core_dumping, .. } = reading;
-            pool.try_push(Victim { pidfd, bytes: 0, vm_size, core_dumping }).ok()?;
+            let Some((pidfd, reading)) = self.open(index) else { return PoolSearch::None };
+            let Some(back) = self.read_back(&reading) else { continue };
+            if !looked_at.is_alive().unwrap_or(false) {
+                continue;
+            }
+            // A guess has what it shares in it.
+            if back.precision != Precision::Guess {
+                own = own.saturating_add(back.bytes);
+            }
+            let Reading { vm_size, core_dumping, verdict, .. } = reading;
+            let member = Victim { pidfd, bytes: 0, vm_size, core_dumping };
+            if verdicts.try_push(verdict).is_err() || pool.try_push(member).is_err() {
+                return PoolSearch::Unknown;
+            }
         }
         // Who else has it cannot be seen.
         if pool.is_empty() {
-            return None;
+            return PoolSearch::None;
         }
-        let (pidfd, reading) = self.open(first.index)?;
+        let Some((pidfd, reading)) = self.open(first.index) else { return PoolSearch::None };
         let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
-        let alone = self.read_back(&reading)?;
+        let Some(alone) = self.read_back(&reading) else { return PoolSearch::None };
         let shared = reading.estimate().saturating_sub(alone.bytes);
         let bytes = shared.saturating_add(alone.bytes).saturating_add(own);
-        let score = verdicts.iter().chain([&reading.verdict]).map(|verdict| verdict.score(bytes)).min()?;
+        let verdicts = verdicts.iter().chain([&reading.verdict]);
+        let score = verdicts.map(|verdict| verdict.score(bytes)).min().unwrap_or(0);
         if score / MIN_GAIN <= floor || !pidfd.is_alive().unwrap_or(false) {
-            return None;
+            return PoolSearch::None;
         }
         let error = alone.precision.error().unwrap_or(0);
         let back = Back { bytes, precision: Precision::Sampled { error }, sample: None };
         self.add_considered(first.index, score, Some(&back));
         let pid = pidfd.opened_as();
-        Some((Found { pidfd, pid, reading, cgroup, back }, pool))
+        PoolSearch::Found(Found { pidfd, pid, reading, cgroup, back }, pool)
     }
 
     /// Whether a process has the memory that another one shares; `None` when that cannot be found out.

@@ -173,6 +173,7 @@ impl Readers {
             reader.ask(request, Question::ComesBack(Pid::own()), deadline, &mut []);
             let process = SampledProcess::rehearsal();
             reader.ask(reader.lock(), Question::Sample(process, deadline), deadline, &mut []);
+            reader.ask(reader.lock(), Question::CommonPart(process, Pid::own()), deadline, &mut []);
         }
     }
 }

@@ -147,6 +147,9 @@ pub struct Group {
     pub expendable: bool,
     /// memory.oom.group is set.
     pub oom_group: bool,
+    /// Its processes share most of that by fork(2): it comes back when all of them die. Known only of a group whose
+    /// processes are too many to be told apart from others in it, and may all be killed.
+    pub shares: bool,
 }
 
 /// A process that was considered in the last choice.

@@ -125,6 +125,11 @@ impl<'a> Selection<'a> {
         Self { chooser, policy, now, deadline, time_left: ALL_CLOSE_TIMEOUT, within, exactly: true, sharer: None }
     }
 
+    /// Has exact readings take as long again as they could from the start.
+    pub(super) fn allow_more_time(&mut self) {
+        self.time_left = ALL_CLOSE_TIMEOUT;
+    }
+
     pub(super) fn is_late(&self) -> bool {
         Instant::now() >= self.deadline
     }
@@ -133,6 +138,9 @@ impl<'a> Selection<'a> {
     pub(super) fn add_considered(&mut self, index: usize, score: u64, back: Option<&Back>) {
         let entry = &self.chooser.population.table.entries()[index];
         let Some(reading) = &entry.reading else { return };
+        if matches!(self.within, Within::One) {
+            return;
+        }
         // Not more than there is room for: nothing may be allocated.
         if self.chooser.considered.len() < MAX_CONSIDERED {
             self.chooser.considered.push(Considered {

@@ -50,17 +50,17 @@ impl Hog {
         (Self { shell, pid }, lines)
     }
 
-    /// Starts one with three children that share its memory; returns the IDs of all four, its own first.
-    fn pool() -> (Self, [Pid; 4]) {
+    /// Starts one with so many children that share its memory; returns the IDs of all of them, its own first.
+    fn pool(children: usize) -> (Self, Vec<Pid>) {
         let (parent, lines) = Self::run(&format!(
             "$| = 1; my $x = \"x\" x ({HUGE} << 20); my $pid = $$; print \"$$\\n\";
-            for (1 .. 3) {{
+            for (1 .. {children}) {{
                 if (!(my $child = fork)) {{ sleep 1 while getppid == $pid; exit }} else {{ print \"$child\\n\" }}
             }}
             sleep 60; sleep 60"
         ));
-        let children: Vec<Pid> = lines.take(3).map(|line| line.parse().unwrap()).collect();
-        let pids = [parent.pid, children[0], children[1], children[2]];
+        let mut pids = vec![parent.pid];
+        pids.extend(lines.take(children).map(|line| line.parse::<Pid>().unwrap()));
         (parent, pids)
     }
 
@@ -174,6 +174,8 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     let choice = choose_by(&policy, &mut chooser, ALL, &pids).unwrap();
     assert_eq!(choice.pid, large.pid);
+    // As after the command that runs before a kill.
+    assert!(chooser.choose(&policy, Scope::One(large.pid)).is_some());
     drop(dead);
     policy.spare(vec![spared.pid]);
     chooser.forget();
@@ -189,10 +191,10 @@ fn the_next_ones_of_a_cgroup_come_in_order_and_once() {
 
 #[test]
 fn those_that_share_a_memory_are_killed_together_or_not_at_all() {
-    let (parent, mut pool) = Hog::pool();
+    let (parent, mut pool) = Hog::pool(3);
     let children = [pool[1], pool[2], pool[3]];
     let innocent = Hog::start(20);
-    let mut all = pool.to_vec();
+    let mut all = pool.clone();
     all.push(innocent.pid);
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     // On a busy machine a reading may be late.
@@ -789,7 +791,7 @@ fn a_group_is_killed_where_its_memory_is_counted() {
     chooser.membership.groups = Groups::open(tree.path());
     let choice = choose(&mut chooser, Scope::All { by_cgroup: true }, &[hogs[0].pid, hogs[1].pid]).unwrap();
     assert_eq!(choice.cgroup[..], *format!("/{name}/inner").as_bytes());
-    assert_eq!(choice.group, Some(Group { bytes, processes: 2, expendable: true, oom_group: true }));
+    assert_eq!(choice.group, Some(Group { bytes, processes: 2, expendable: true, oom_group: true, shares: false }));
     assert!(choice.leaf.unwrap().dir().has(c"memory.oom.group"));
 }
 
@@ -813,7 +815,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     let choice = choose(&mut chooser, by_cgroup, &pids).unwrap();
     assert_eq!(choice.pid, hogs[0].pid);
     assert_eq!(choice.cgroup[..], *format!("/{name}").as_bytes());
-    let expected = Group { bytes: 4000_u64 << 20, processes: 2, expendable: true, oom_group: false };
+    let expected = Group { bytes: 4000_u64 << 20, processes: 2, expendable: true, oom_group: false, shares: false };
     assert_eq!(choice.group, Some(expected));
     // Also when each of them has too little.
     chooser.set_min_bytes(2000 << 20);
@@ -872,11 +874,11 @@ fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
         testing::skipped("cgroups cannot be made here");
         return;
     };
-    let (_parent, mut pool) = Hog::pool();
+    let (_parent, mut pool) = Hog::pool(3);
     let hog = Hog::start(20);
     pool.iter().for_each(|pid| real.put(*pid));
     let group = MadeUpGroup::new(&name, (3 * HUGE as u64) << 20, &pool);
-    let mut all = pool.to_vec();
+    let mut all = pool.clone();
     all.push(hog.pid);
     pool.sort_unstable();
     let mut chooser = group.chooser();
@@ -898,6 +900,30 @@ fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
     group.write("memory.oom.group", "1\n".to_owned());
     let choice = (0..100).find_map(|_| choose(&mut chooser, by_cgroup, &all)).unwrap();
     assert!(pool.contains(&choice.pid) && choice.pool.is_empty() && choice.leaf.is_some(), "{choice:?}");
+}
+
+#[test]
+fn a_group_of_too_many_that_share_its_memory_dies_as_a_whole() {
+    let name = format!("memreap-test-many-{}", Pid::own());
+    let Some(real) = RealGroup::new(&name) else {
+        testing::skipped("cgroups cannot be made here");
+        return;
+    };
+    let (_parent, pool) = Hog::pool(super::result::MAX_POOL + 5);
+    let hog = Hog::start(20);
+    pool.iter().for_each(|pid| real.put(*pid));
+    let group = MadeUpGroup::new(&name, (3 * HUGE as u64) << 20, &pool);
+    let mut all = pool.clone();
+    all.push(hog.pid);
+    let mut chooser = group.chooser();
+    let by_cgroup = Scope::All { by_cgroup: true };
+    // On a busy machine a reading may be late.
+    let choice = (0..100).find_map(|_| {
+        choose(&mut chooser, by_cgroup, &all).filter(|choice| choice.group.is_some_and(|group| group.shares))
+    });
+    let choice = choice.unwrap();
+    assert!(pool.contains(&choice.pid) && choice.pool.is_empty() && choice.leaf.is_some(), "{choice:?}");
+    assert!(choice.group.is_some_and(|group| !group.oom_group), "{choice:?}");
 }
 
 /// A debugger that keeps what it debugs in the last moment before it gives its memory back.

@@ -36,7 +36,7 @@ impl Process {
             pool: Pool::new(),
             vm_size: 0,
             core_dumping: false,
-            group: Some(Group { bytes: 2 << 20, processes: 2, expendable: true, oom_group: true }),
+            group: Some(Group { bytes: 2 << 20, processes: 2, expendable: true, oom_group: true, shares: false }),
             leaf: None,
             parent: None,
             command_line: CommandLine::new(),

@@ -3,10 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use linux::cgroup::Cgroup;
 use linux::scan::Scan;
 
 use super::reapers::{Reapers, Slot};
+use crate::choice::MAX_POOL;
 use crate::daemon::decide::governor::Governor;
 use crate::daemon::decide::reason::Ending;
 use crate::daemon::decide::sample::Sample;
@@ -36,6 +38,8 @@ const RELIEVED_NICE: i32 = 10;
 pub struct Dying {
     /// Its slot in the reapers; `None` if none was free.
     pub slot: Option<Slot>,
+    /// Those of the processes that share its memory: it is back when all of them have given it up.
+    pub sharers: ArrayVec<Slot, MAX_POOL>,
     /// The cgroup that was killed with it.
     pub cgroup: Option<Cgroup>,
     /// Why no signal was sent, if none was.
@@ -63,6 +67,7 @@ impl Dying {
         let free = governor.last().map_or(0, Sample::headroom);
         Self {
             slot: None,
+            sharers: ArrayVec::new(),
             cgroup: None,
             unsent: None,
             bytes: record.expected,
@@ -93,10 +98,13 @@ impl Dying {
         self.record.method = outcome.method;
         // A cgroup that cannot be read was removed.
         let cgroup_is_empty = self.cgroup.as_ref().is_none_or(|c| !c.is_populated().unwrap_or(false));
+        let has_memory = |slot: &Slot| {
+            reapers.outcome(slot).is_some_and(|outcome| outcome.fate == Fate::Dying && outcome.back.is_none())
+        };
         match outcome.fate {
             Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
             Fate::Gone | Fate::Spared if self.cgroup.is_none() => return Progress::Ended(Ending::Gone),
-            _ if !cgroup_is_empty => return Progress::Dying,
+            _ if !cgroup_is_empty || self.sharers.iter().any(has_memory) => return Progress::Dying,
             Fate::Dying => {
                 // Memory that the kernel frees is back long before a process has exited that waits for a CPU.
                 // A process that does not wait has exited by then, and its swap is free, too.

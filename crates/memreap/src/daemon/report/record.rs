@@ -184,9 +184,16 @@ impl fmt::Display for VictimText<'_> {
         let cgroup = linux::escape(&kill.cgroup[..]);
         match kill.processes {
             0 | 1 => Ok(()),
-            _ if kill.sharers > 0 => write!(f, ", and {} more that share its memory", kill.sharers),
             all if kill.whole => write!(f, ", and all of {cgroup}, {all} processes"),
-            some => write!(f, ", and {} more of {cgroup}", some - 1),
+            some => {
+                if kill.sharers > 0 {
+                    write!(f, ", and {} more that share its memory", kill.sharers)?;
+                }
+                match some - 1 - kill.sharers {
+                    0 => Ok(()),
+                    others => write!(f, ", and {others} more of {cgroup}"),
+                }
+            }
         }
     }
 }

@@ -91,7 +91,13 @@ impl Dummy {
             pool: Pool::new(),
             vm_size: 0,
             core_dumping: false,
-            group: Some(Group { bytes: MAX_MIN_VICTIM_BYTES, processes: 2, expendable: true, oom_group: true }),
+            group: Some(Group {
+                bytes: MAX_MIN_VICTIM_BYTES,
+                processes: 2,
+                expendable: true,
+                oom_group: true,
+                shares: false,
+            }),
             // A directory without the files of a cgroup.
             leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok(),
             parent: None,

@@ -283,7 +283,7 @@ impl Observes for System {
     }
 
     fn gives_back_alone(&self, victim: &Choice) -> bool {
-        victim.pool.is_empty()
+        victim.pool.is_empty() && !victim.group.is_some_and(|group| group.shares)
     }
 
     fn recheck(&mut self, victim: Choice, age: Duration) -> Option<Choice> {
@@ -347,8 +347,10 @@ impl Kills for System {
         }
         // Without them hardly any memory comes back.
         for member in pool {
-            if dying.unsent.is_none() {
-                let _ = self.kill_process(member, &CgroupPath::new(), Reapers::kill_additional);
+            if dying.unsent.is_none()
+                && let Ok(Some(slot)) = self.kill_process(member, &CgroupPath::new(), Reapers::kill_additional)
+            {
+                dying.sharers.push(slot);
             }
         }
         // After the victim, as this can wait for a lock of the cgroups.
@@ -359,7 +361,7 @@ impl Kills for System {
             (record.processes, record.whole) = (group.processes, true);
             (record.expected, record.exact) = (group.bytes, false);
         }
-        if let Some(slot) = &dying.slot {
+        for slot in dying.slot.iter().chain(&dying.sharers) {
             slot.if_killed(|pidfd| self.boost(pidfd, &record.cgroup));
         }
         dying
@@ -444,10 +446,10 @@ impl Reports for System {
 fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
     let whole = match when {
         WholeCgroup::Never => false,
-        WholeCgroup::OomGroup => group.oom_group,
+        WholeCgroup::OomGroup => group.oom_group || group.shares,
         WholeCgroup::Always => true,
         // Several kills, each with a wait, where one would do.
-        WholeCgroup::Auto => group.oom_group || (bytes < wanted && group.bytes / 2 > bytes),
+        WholeCgroup::Auto => group.oom_group || group.shares || (bytes < wanted && group.bytes / 2 > bytes),
     };
     whole && group.expendable && group.processes > 1
 }
@@ -519,7 +521,7 @@ mod tests {
     #[test]
     fn a_browser_is_not_killed_for_a_tab() {
         const MIB: u64 = 1 << 20;
-        let browser = Group { bytes: 1500 * MIB, processes: 30, expendable: true, oom_group: false };
+        let browser = Group { bytes: 1500 * MIB, processes: 30, expendable: true, oom_group: false, shares: false };
         let asked = Group { oom_group: true, ..browser };
         let is_whole = |when, group: &Group| is_whole(when, group, 400 * MIB, 600 * MIB);
         let default = Kill::default().whole_cgroup;

@@ -78,11 +78,12 @@ fn one_line_says_who_what_came_back_and_why() {
     kill.sharers = 11;
     let text = kill.to_string();
     assert!(text.starts_with("killed 4711 (hog), user 1000, and 11 more that share its memory: "), "{text}");
-    kill.sharers = 0;
-    for (whole, words) in
-        [(false, "11 more of /user.slice/a.scope"), (true, "all of /user.slice/a.scope, 12 processes")]
-    {
-        kill.whole = whole;
+    for (sharers, whole, words) in [
+        (0, false, "11 more of /user.slice/a.scope"),
+        (8, false, "8 more that share its memory, and 3 more of /user.slice/a.scope"),
+        (8, true, "all of /user.slice/a.scope, 12 processes"),
+    ] {
+        (kill.sharers, kill.whole) = (sharers, whole);
         let text = kill.to_string();
         assert!(text.starts_with(&format!("killed 4711 (hog), user 1000, and {words}: ")), "{text}");
     }
