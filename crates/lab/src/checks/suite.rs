@@ -250,7 +250,9 @@ pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
     let text = summary(&done, began.elapsed());
     print!("{text}");
     host::write_atomically(&ctx.out.join("test-summary.txt"), &text)?;
-    Ok(done.iter().all(|d| d.failure.is_none()))
+    // What was asked for by name and not run has not passed.
+    let is_named = !options.checks.is_empty();
+    Ok(done.iter().all(|d| d.failure.is_none() && !(is_named && d.not_run.is_some())))
 }
 
 fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) -> Result<CheckResult> {
@@ -271,9 +273,14 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
     let ctx = &match of_check(ctx, check) {
         Ok(ctx) => ctx,
-        Err(e) => {
+        Err(e) if has_no_source(ctx, check) => {
             step.done("not run");
             return Ok(CheckResult { not_run: Some(format!("{e:#}")), ..done(None, None, Vec::new()) });
+        }
+        Err(e) => {
+            let failure = format!("{}: {e:#}", check.name);
+            ctx.progress.note(&failure);
+            return Ok(done(Some(failure), None, Vec::new()));
         }
     };
     let key_now = || match check.reuse {
@@ -341,7 +348,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
 /// Returns the context with the kernel that a check is about.
 ///
 /// # Errors
-/// When it is of another series than the default one, and there is no source of that.
+/// When that is of another series than the default one, and there is no source of it, or it cannot be had.
 fn of_check(ctx: &Context, check: &Check) -> Result<Context> {
     let series = check.series();
     if series == series::DEFAULT && ctx.series.name == series {
@@ -352,6 +359,12 @@ fn of_check(ctx: &Context, check: &Check) -> Result<Context> {
         source::get(&ctx)?;
     }
     Ok(ctx)
+}
+
+/// Whether nobody offers a kernel of the series that a check is about, and none was kept.
+fn has_no_source(ctx: &Context, check: &Check) -> bool {
+    let ctx = ctx.clone().with_kernel(Some(check.series()), None);
+    ctx.is_ok_and(|ctx| source::listed(&ctx).is_empty() && source::cached(&ctx).is_empty())
 }
 
 fn command(ctx: &Context, check: &Check, fresh: bool) -> Command {

@@ -199,6 +199,9 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     {
         return Err(WrongUsage(format!("--expect: {} does not exist", missing.display())).into());
     }
+    if let Some(path) = &args.expectations {
+        expect::validate(path).map_err(|e| WrongUsage(format!("--expectations: {e:#}")))?;
+    }
     host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     // Arms given by --arm are compared without control kernels.
     let mut controls = Vec::new();

@@ -137,7 +137,7 @@ impl Chooser {
                 self.membership.find_cgroups(&mut self.examiner);
                 Within::Anywhere
             }
-            Scope::Below(path) => {
+            Scope::Below { path, .. } => {
                 self.membership.list_below(path, &mut self.examiner, &mut self.population.table);
                 Within::Below(path)
             }
@@ -150,7 +150,7 @@ impl Chooser {
         };
         let mut selection = Selection::new(self, policy, now, within);
         // First, so that no process is read exactly that a cgroup beats anyway.
-        let by_cgroup = matches!(scope, Scope::All { by_cgroup: true });
+        let by_cgroup = matches!(scope, Scope::All { by_cgroup: true } | Scope::Below { by_cgroup: true, .. });
         let group = by_cgroup.then(|| selection.best_group()).flatten();
         let mut floor = group.map_or(0, |(score, _)| score);
         let mut best = selection.best_process(floor);
@@ -170,6 +170,10 @@ impl Chooser {
                 sharing = best.take().map(|(_, found)| (score, found));
                 selection.chooser.considered.clear();
                 selection.allow_more_time();
+                if let Within::Below(path) = within {
+                    let chooser = &mut *selection.chooser;
+                    chooser.membership.list_below(path, &mut chooser.examiner, &mut chooser.population.table);
+                }
                 (floor, best) = (0, selection.best_process(0));
             }
         }

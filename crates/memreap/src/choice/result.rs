@@ -70,8 +70,13 @@ pub enum Scope<'a> {
         /// Choose a cgroup first.
         by_cgroup: bool,
     },
-    /// In the cgroup with this path and those below it.
-    Below(&'a [u8]),
+    /// The same in a cgroup and those below it.
+    Below {
+        /// The cgroup.
+        path: &'a [u8],
+        /// Choose one of those first.
+        by_cgroup: bool,
+    },
     /// This process, if it may still be killed.
     One(Pid),
 }

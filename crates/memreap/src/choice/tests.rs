@@ -119,6 +119,10 @@ fn choose_sparing(
 
 const ALL: Scope<'static> = Scope::All { by_cgroup: false };
 
+fn below(path: &[u8]) -> Scope<'_> {
+    Scope::Below { path, by_cgroup: true }
+}
+
 /// Who dies, in order of IDs.
 fn victims(choice: &Choice) -> Vec<Pid> {
     let mut pids: Vec<Pid> = choice.pool.iter().map(|member| member.pidfd.opened_as()).collect();
@@ -547,7 +551,7 @@ fn a_malformed_proc_gets_no_process_chosen() {
     // All of it vanishes.
     fs::remove_dir_all(dir.path().join("proc")).unwrap();
     chooser.refresh(&policy, Duration::from_secs(1));
-    assert!(chooser.choose(&policy, Scope::Below(b"/x")).is_none());
+    assert!(chooser.choose(&policy, below(b"/x")).is_none());
 }
 
 #[test]
@@ -597,18 +601,18 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
     let choice = chooser.choose(&Policy::default(), Scope::All { by_cgroup: true }).unwrap();
     assert_eq!((choice.pid, &choice.cgroup[..]), (pid, &b"/kube/other"[..]));
     assert_eq!(choice.group.map(|group| group.bytes), Some(4096));
-    let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
+    let choice = chooser.choose(&Policy::default(), below(b"/kube/other")).unwrap();
     assert_eq!(choice.pid, pid);
-    assert!(chooser.choose(&Policy::default(), Scope::Below(b"/kube/ctr")).is_none());
+    assert!(chooser.choose(&Policy::default(), below(b"/kube/ctr")).is_none());
     // It has company: one that is gone, and one that /proc hides (hidepid=2).
     for (other, group) in [(Pid::new(i32::MAX).unwrap(), (1, true)), (own, (2, false))] {
         write("cg/kube/other/cgroup.procs", &format!("{pid}\n{other}\n"));
-        let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
+        let choice = chooser.choose(&Policy::default(), below(b"/kube/other")).unwrap();
         assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some(group));
     }
     // Too many to say whether all may be killed.
     write("cg/kube/other/cgroup.procs", &format!("{pid}\n").repeat(600));
-    let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
+    let choice = chooser.choose(&Policy::default(), below(b"/kube/other")).unwrap();
     assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some((600, false)));
     // Its path is longer than what a choice says of it.
     write(&format!("proc/{pid}/cgroup"), &format!("0::/../{}/end\n", "x/".repeat(150)));
@@ -796,6 +800,47 @@ fn a_group_is_killed_where_its_memory_is_counted() {
 }
 
 #[test]
+fn below_a_limit_too_the_group_that_holds_most_counts() {
+    let name = format!("memreap-test-limit-{}", Pid::own());
+    let Some(_above) = RealGroup::new(&name) else {
+        testing::skipped("cgroups cannot be made here");
+        return;
+    };
+    let paths = [format!("{name}/many"), format!("{name}/one")];
+    let leaves = paths.clone().map(|path| RealGroup::new(&path).unwrap());
+    let hogs = [40, 45, 50, 70].map(Hog::start);
+    let pids = [0, 1, 2, 3].map(|i: usize| hogs[i].pid);
+    let members = [&pids[..3], &pids[3..]];
+    let tree = tempfile::tempdir().unwrap();
+    let write = |folder: &str, mib: u64, pids: &[Pid]| {
+        let folder = tree.path().join(folder);
+        fs::create_dir_all(&folder).unwrap();
+        let procs = pids.iter().map(|pid| format!("{pid}\n")).collect();
+        for (file, text) in [
+            ("memory.stat", format!("anon {}\n", mib << 20)),
+            ("memory.current", format!("{}\n", mib << 20)),
+            ("memory.oom.group", "0\n".to_owned()),
+            ("cgroup.procs", procs),
+        ] {
+            fs::write(folder.join(file), text).unwrap();
+        }
+    };
+    write(&name, 420, &[]);
+    for ((path, leaf), (pids, mib)) in paths.iter().zip(&leaves).zip(members.into_iter().zip([280, 140])) {
+        pids.iter().for_each(|pid| leaf.put(*pid));
+        write(path, mib, pids);
+    }
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    chooser.membership.groups = Groups::open(tree.path());
+    for (by_cgroup, expected) in [(true, pids[2]), (false, pids[3])] {
+        chooser.forget();
+        let path = format!("/{name}");
+        let scope = Scope::Below { path: path.as_bytes(), by_cgroup };
+        assert_eq!(chooser.choose(&Policy::default(), scope).unwrap().pid, expected, "{by_cgroup}");
+    }
+}
+
+#[test]
 fn a_group_counts_when_all_of_it_may_be_killed() {
     let name = format!("memreap-test-{}", Pid::own());
     let Some(real) = RealGroup::new(&name) else {
@@ -853,7 +898,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
 
     // At its own limit, no other process.
-    let choice = choose(&mut chooser, Scope::Below(format!("/{name}").as_bytes()), &pids).unwrap();
+    let choice = choose(&mut chooser, below(format!("/{name}").as_bytes()), &pids).unwrap();
     assert_eq!((choice.pid, choice.group.map(|group| group.expendable)), (hogs[0].pid, Some(false)));
     let again = chooser.choose(&Policy::default(), Scope::One(hogs[1].pid)).unwrap();
     assert_eq!((again.pid, again.group.map(|group| group.expendable)), (hogs[1].pid, Some(false)));
@@ -861,7 +906,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     let exempt = chooser.choose(&policy("{ name = 'perl', never = true }"), Scope::One(hogs[1].pid));
     assert!(exempt.is_none(), "{exempt:?}");
     chooser.forget();
-    assert!(chooser.choose(&Policy::default(), Scope::Below(b"/none")).is_none());
+    assert!(chooser.choose(&Policy::default(), below(b"/none")).is_none());
     // It vanishes.
     fs::remove_dir_all(&group.1).unwrap();
     assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);

@@ -377,7 +377,8 @@ impl Worker {
             chooser.forget();
         }
         killed.into_iter().for_each(|pid| chooser.note_kill(pid));
-        let all = Scope::All { by_cgroup: settings.by_cgroup };
+        let by_cgroup = settings.by_cgroup;
+        let all = Scope::All { by_cgroup };
         let mut holder = None;
         let mut choice = match request {
             Request::Refresh { budget, danger, min_bytes } => {
@@ -395,7 +396,7 @@ impl Worker {
             }
             Request::Choose { below, min_bytes } => {
                 chooser.set_min_bytes(min_bytes);
-                chooser.choose(policy, below.as_ref().map_or(all, |path| Scope::Below(path)))
+                chooser.choose(policy, below.as_ref().map_or(all, |path| Scope::Below { path, by_cgroup }))
             }
             // It is in the record of another one.
             Request::Another { cgroup } => {

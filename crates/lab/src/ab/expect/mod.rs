@@ -123,19 +123,39 @@ impl State {
 /// When the file cannot be read or does not have the form that the module describes. The error names file
 /// and line.
 pub fn check(results: &Results, path: &Path, kind: RunKind<'_>) -> Result<Vec<Checked>> {
-    let text = fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))?;
-    check_text(results, &text, path, kind)
+    check_text(results, &read(path)?, path, kind)
 }
 
-fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind<'_>) -> Result<Vec<Checked>> {
-    let bad = |span: Range<usize>, what: String| anyhow!("{}:{}: {what}", path.display(), line(text, &span));
-    let mut file: File = toml::from_str(text).map_err(|e| bad(e.span().unwrap_or_default(), e.message().to_owned()))?;
+/// Checks that a file can be read and has expectations, before anything is measured. What they are of is known
+/// afterwards only.
+///
+/// # Errors
+/// Names the file, the line and the problem.
+pub fn validate(path: &Path) -> Result<()> {
+    parse(&read(path)?, path).map(drop)
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("{}: cannot read", path.display()))
+}
+
+fn error(path: &Path, text: &str, span: &Range<usize>, what: &str) -> anyhow::Error {
+    anyhow!("{}:{}: {what}", path.display(), line(text, span))
+}
+
+fn parse(text: &str, path: &Path) -> Result<File> {
+    let file: File = toml::from_str(text).map_err(|e| error(path, text, &e.span().unwrap_or_default(), e.message()))?;
     let tables = file.expect.len() + file.compare.len() + file.bound.len();
     if !file.aa_clean && file.known_worse.is_empty() && tables == 0 {
         bail!("{}: expects nothing; remove the file or write expectations", path.display());
     }
+    Ok(file)
+}
+
+fn check_text(results: &Results, text: &str, path: &Path, kind: RunKind<'_>) -> Result<Vec<Checked>> {
+    let mut file = parse(text, path)?;
     file.keep_series(kind.series);
-    check_file(results, &file, kind, bad)
+    check_file(results, &file, kind, |span, what| error(path, text, &span, &what))
 }
 
 /// Checks `results` against the tables of a file; `bad` makes the error for a part of its text.

@@ -113,7 +113,12 @@ pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
         key: &|arm, job| boot::content_key(ctx, accel, arm, job),
         boot: &|arm, job, logs| match plan.workload {
             Some(_) => boot_workload(ctx, accel, arm, job, logs),
-            None => boot::boot(ctx, accel, arm, job, logs),
+            // What a scenario says beside its metrics is in the logs: with --json, stdout is for the results.
+            None => boot::boot_with(ctx, accel, arm, job, logs, &mut |message| {
+                if let Message::Err(text) = message {
+                    ctx.progress.suspend(|| eprint!("{text}"));
+                }
+            }),
         },
     };
     let scenarios = workload::scenarios(plan.workload.as_ref(), &plan.scenarios)?;
