@@ -33,6 +33,16 @@ pub fn merge(mut shards: Vec<(PathBuf, Results)>) -> Result<Results> {
         ensure!(found.len() == 1, "shard {number}/{of} is there more than once: {}", found.join(", "));
     }
     ensure!(places.len() == of, "there are {} files for {of} shards", places.len());
+    // With another number of pairs they would have some in common, and others would be missing.
+    let all = shards.iter().map(|(_, results)| results.meta.pairs).sum();
+    for (shard, (path, results)) in places.iter().zip(&shards) {
+        ensure!(
+            shard.pairs(all).len() == results.meta.pairs,
+            "{}: of another comparison: it has {} of {all} pairs",
+            path.display(),
+            results.meta.pairs
+        );
+    }
     shards.sort_by_key(|(_, results)| results.meta.shard.map(|shard| shard.number));
     let [(_, first), others @ ..] = &shards[..] else { bail!("no shards") };
     // What repeats the whole comparison.

@@ -171,8 +171,8 @@ fn run_with(
     stats::compare(&[], rules).map_err(|e| WrongUsage(e.to_string()))?;
     let wrong = |what| WrongUsage(format!("{} pairs: {what}", plan.pairs));
     ensure!((1..=stats::MAX_PAIRS).contains(&plan.pairs), wrong("too few or too many to compare"));
+    ensure!(plan.shard.is_none_or(|shard| shard.of <= plan.pairs), wrong("too few for so many shards"));
     let pairs: Vec<usize> = plan.shard.map_or(0..plan.pairs, |shard| shard.pairs(plan.pairs)).collect();
-    ensure!(!pairs.is_empty(), wrong("too few for so many shards"));
     // Those of the folders of a pair's boots.
     let again = plan.aa.then(|| name_again(&plan.arms[0]));
     let names = plan.arms.iter().chain(&plan.controls).map(|arm| arm.name.clone()).chain(again);

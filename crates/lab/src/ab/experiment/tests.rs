@@ -603,6 +603,15 @@ fn shards_put_together_are_the_whole_comparison() {
         let what = if i < 5 { "of another comparison" } else { "another guest synthetic/multi, or other metrics" };
         assert!(error(&others).starts_with(&format!("2-of-3.json: {what}")), "{}", error(&others));
     }
+    // The second third of twelve pairs has some that a third of six has.
+    let mut f = fixture();
+    (f.plan.shard, f.plan.pairs) = (Some(Shard { number: 2, of: 3 }), 12);
+    let mut others = shards.clone();
+    others[2].1 = run_steadily(&f);
+    assert!(error(&others).ends_with("of another comparison: it has 2 of 8 pairs"), "{}", error(&others));
+    f.plan.shard = Some(Shard { number: 5, of: 13 });
+    let refused = run_fixture(&f, &mut |_, _, logs| Ok(boot(logs, Outcome::Exit(0), Vec::new())));
+    assert!(refused.unwrap_err().is::<WrongUsage>());
     let mut others = shards;
     others[2].1.runs.truncate(1);
     assert!(error(&others).starts_with("2-of-3.json: of other scenarios"), "{}", error(&others));
