@@ -72,7 +72,9 @@ impl Context {
         };
         let series = Series::load(&repo, series::DEFAULT)?;
         let ctx = Self { repo, cache, out, series, kernel: None, arch: Arch::of_host(), progress };
-        ctx.with_kernel(None, std::env::var("MEMREAP_KERNEL").ok())
+        // A folder or a tarball is imported by the program.
+        let version = std::env::var("MEMREAP_KERNEL").ok().filter(|kernel| !kernel.is_empty() && !kernel.contains('/'));
+        ctx.with_kernel(None, version)
     }
 
     /// Returns the same with another series, by name, or version of a kernel. A version alone says its series.

@@ -16,8 +16,9 @@ use strict::without_allocating;
 fn choosing_allocates_nothing() {
     let policy = Policy::default();
     let mut chooser = Chooser::new(&Root::system(), 20_000).unwrap();
+    let below = |path| Scope::Below { path, by_cgroup: true };
     // Cold, with new processes, warm, and in a cgroup.
-    let (cold, warm, below, nowhere, again, refreshed, cost) = without_allocating(|| {
+    let (cold, warm, inside, nowhere, again, refreshed, cost) = without_allocating(|| {
         let cold = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
         let mut refreshed = 0;
         for _ in 0..20 {
@@ -26,14 +27,14 @@ fn choosing_allocates_nothing() {
             std::thread::sleep(Duration::from_millis(10));
         }
         let warm = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
-        let below = chooser.choose(&policy, Scope::Below(b"/")).is_some();
-        let nowhere = chooser.choose(&policy, Scope::Below(b"/there/is/none")).is_some();
+        let inside = chooser.choose(&policy, below(&b"/"[..])).is_some();
+        let nowhere = chooser.choose(&policy, below(&b"/there/is/none"[..])).is_some();
         chooser.forget();
         let again = chooser.choose(&policy, Scope::All { by_cgroup: false }).is_some();
-        (cold, warm, below, nowhere, again, refreshed, chooser.cost())
+        (cold, warm, inside, nowhere, again, refreshed, chooser.cost())
     });
     assert!(!nowhere);
     // Where no other process runs, there is none to choose.
-    println!("{cold} {warm} {below} {again} {refreshed} {cost:?}");
+    println!("{cold} {warm} {inside} {again} {refreshed} {cost:?}");
     assert!(cost.processes > 0 && cost.cheap >= cost.processes);
 }

@@ -8,6 +8,7 @@ use anyhow::Result;
 
 use lab::WrongUsage;
 use lab::context::Context;
+use lab::kernel::source;
 use lab::kernel::user::{Sources, UserKernel, build_user};
 use lab::kernel::{self, Kernel, Tree, Variant};
 use lab::vm::job::Arm;
@@ -142,7 +143,7 @@ pub fn arm(
     cmdline: &str,
     fragment: Option<&Path>,
 ) -> Result<(Arm, String)> {
-    let mut series = ctx.series.clone();
+    let mut of_arm = ctx.clone();
     let (arm, kernel) = match spec {
         ArmSpec::File(arm) => {
             let source = arm.bzimage.display().to_string();
@@ -155,13 +156,17 @@ pub fn arm(
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,
         ArmSpec::Built(tree, None) => built(ctx, tree, variant, cmdline)?,
         ArmSpec::Built(tree, Some(name)) => {
-            let ctx = ctx.clone().with_kernel(Some(&name), None)?;
-            let (arm, kernel) = built(&ctx, tree, variant, cmdline)?;
-            series = ctx.series;
+            of_arm = of_arm.with_kernel(Some(&name), None)?;
+            let (arm, kernel) = built(&of_arm, tree, variant, cmdline)?;
             (Arm { name: format!("{tree}-{name}"), ..arm }, kernel)
         }
     };
-    Ok((arm, format!("Debian {}, {}, {variant}{}", series.package, kernel.release, ctx.arch.suffix())))
+    let version = source::get(&of_arm)?.version;
+    let from = match version.is_imported() {
+        true => format!("--kernel, {}", version.full),
+        false => format!("Debian {}, {}", of_arm.series.package, kernel.release),
+    };
+    Ok((arm, format!("{from}, {variant}{}", ctx.arch.suffix())))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 use anyhow::Result;
 use clap::Args;
 
+use lab::WrongUsage;
 use lab::checks::stress::{self, StressOptions, Verdict};
 use lab::context::Context;
 
@@ -33,6 +34,9 @@ pub fn run(ctx: &Context, args: &StressArgs) -> Result<u8> {
             println!("{name:<12} {about} ({stressors})");
         }
         return Ok(0);
+    }
+    if !ctx.arch.is_native() {
+        return Err(WrongUsage(format!("--arch {}: the host's stress-ng does not run there", ctx.arch)).into());
     }
     Ok(match stress::run(ctx, &args.options)? {
         Verdict::Ok => 0,

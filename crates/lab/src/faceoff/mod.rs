@@ -254,6 +254,10 @@ impl TestBed {
         for cell in cells {
             content.add(serde_json::to_string(&cell.load)?);
         }
+        for contestant in all {
+            content.add(serde_json::to_string(&(&contestant.name, &contestant.unit, &contestant.setup))?);
+        }
+        content.add(SETTLE_SECONDS.to_string());
         let fingerprint = content.key();
         let packages = all.iter().flat_map(|c| &c.packages);
         let meta = Meta {

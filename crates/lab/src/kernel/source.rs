@@ -45,6 +45,11 @@ impl PackageVersion {
         self.full.split(['-', '+']).next().unwrap_or_default().to_owned()
     }
 
+    /// Whether it is what the user has.
+    pub fn is_imported(&self) -> bool {
+        self.full.strip_prefix(&self.release()).is_some_and(|rest| rest.starts_with('+'))
+    }
+
     /// Whether `wanted`, a release or a full package version, names this version.
     fn is(&self, wanted: &str) -> bool {
         self.full == wanted || self.release() == wanted
@@ -166,7 +171,8 @@ pub fn cached(ctx: &Context) -> Vec<PackageVersion> {
         .filter_map(|e| PackageVersion::parse(&ctx.series.name, e.file_name().to_str()?))
         .filter(|v| !v.full.ends_with(".partial"))
         .collect();
-    versions.sort_by_key(|v| Reverse((v.patch_level, v.full.clone())));
+    // Those that were imported come last.
+    versions.sort_by_key(|v| (v.is_imported(), Reverse((v.patch_level, v.full.clone()))));
     versions
 }
 
@@ -335,6 +341,8 @@ N: something apt says
     #[test]
     fn versions_are_distinguished() {
         let v = PackageVersion::parse("6.12", "6.12.117-1~deb12u1").unwrap();
+        assert!(!PackageVersion::parse("7.3", "7.3.4-1~bpo13+1").unwrap().is_imported());
+        assert!(PackageVersion::parse("6.12", "6.12.120+0123abcd").unwrap().is_imported());
         assert_eq!((v.patch_level, v.release().as_str()), (117, "6.12.117"));
         assert!(v.is("6.12.117") && v.is("6.12.117-1~deb12u1") && !v.is("6.12.11"));
         for other in ["6.1.117-1", "6.120.1-1", "6.12~rc3-1", "6.12.x-1"] {

@@ -28,7 +28,8 @@ const TCG_TIMEOUT: Duration = Duration::from_secs(60);
 /// What was found, and the boot of the host that it is valid for.
 #[derive(Serialize, Deserialize)]
 struct Finding {
-    boot_id: String,
+    /// Since when the host runs, and which QEMU that was.
+    host: String,
     accel: Accel,
     why: String,
 }
@@ -58,8 +59,8 @@ pub fn accelerator(ctx: &Context, kernel: &Path) -> Result<(Accel, String)> {
     } else {
         (Accel::Tcg, format!("KVM boots no kernel: {}", under_kvm.outcome))
     };
-    if let Some(boot_id) = boot_id() {
-        let finding = Finding { boot_id, accel, why: why.clone() };
+    if let Some(host) = host(ctx) {
+        let finding = Finding { host, accel, why: why.clone() };
         host::write_atomically(&ctx.cache.join("accel.json"), &serde_json::to_string(&finding)?)?;
     }
     Ok((accel, why))
@@ -85,12 +86,13 @@ pub fn known(ctx: &Context) -> Result<Option<(Accel, String)>> {
     }
     let finding = fs::read_to_string(ctx.cache.join("accel.json")).ok();
     let finding = finding.and_then(|text| serde_json::from_str::<Finding>(&text).ok());
-    let finding = finding.filter(|finding| boot_id().is_some_and(|now| now == finding.boot_id));
+    let finding = finding.filter(|finding| host(ctx).is_some_and(|now| now == finding.host));
     Ok(finding.map(|finding| (finding.accel, finding.why)))
 }
 
-fn boot_id() -> Option<String> {
-    Some(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
+fn host(ctx: &Context) -> Option<String> {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(format!("{} {}", boot_id.trim(), host::find_tool(ctx.arch.qemu())?.display()))
 }
 
 fn kvm_opens() -> Result<(), String> {

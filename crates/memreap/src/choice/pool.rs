@@ -21,6 +21,7 @@ pub(super) const MIN_GAIN: u64 = 4;
 const MIN_COMMON_PART: f64 = 0.5;
 
 /// What came of the search for processes that share one memory.
+#[expect(clippy::large_enum_variant, reason = "nothing may be allocated")]
 pub(super) enum PoolSearch {
     /// The first of them, and the others.
     Found(Found, Pool),
