@@ -12,6 +12,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# The hooks are those for 6.12.
+unset MEMREAP_KERNEL
 cargo build --quiet --release -p lab
 lab=$(realpath "${CARGO_TARGET_DIR:-target}/release/lab")
 work=$(mktemp -d)
@@ -54,16 +56,27 @@ while IFS= read -r line; do
         cat "$work/log" >&2
         echo "mutants.sh: $name does not compile" >&2
         exit 1
-    elif lab selftests "memreap/$test"; then
+    fi
+    # 1 is a finding, 4 a guest that did not get to its end; others are of the host.
+    status=0
+    lab selftests "memreap/$test" || status=$?
+    case $status in
+    0)
         echo "not ok mutant: $name: survived $test"
         failed=1
-    else
+        ;;
+    1 | 4)
         echo "ok mutant: $name: found by $test: $(grep -m 1 -o 'not ok [0-9]* .*' "$work/log" || tail -n 1 "$work/log")"
-    fi
+        ;;
+    *)
+        cat "$work/log" >&2
+        exit 1
+        ;;
+    esac
     cp "$hook" "$work/$hook"
 done <kernel/mutants
-if [ "$tried" -eq 0 ]; then
-    echo "mutants.sh: kernel/mutants has none of: $*" >&2
+if [ $# -gt "$tried" ]; then
+    echo "mutants.sh: kernel/mutants does not have all of: $*" >&2
     exit 2
 fi
 

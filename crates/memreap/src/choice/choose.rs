@@ -138,7 +138,8 @@ impl Chooser {
                 Within::Anywhere
             }
             Scope::Below { path, .. } => {
-                self.membership.list_below(path, &mut self.examiner, &mut self.population.table);
+                self.membership.find_below(path, &mut self.examiner);
+                self.membership.list_found(&mut self.examiner, &mut self.population.table);
                 Within::Below(path)
             }
             Scope::One(pid) => {
@@ -152,6 +153,7 @@ impl Chooser {
         // First, so that no process is read exactly that a cgroup beats anyway.
         let by_cgroup = matches!(scope, Scope::All { by_cgroup: true } | Scope::Below { by_cgroup: true, .. });
         let group = by_cgroup.then(|| selection.best_group()).flatten();
+        selection.list_again();
         let mut floor = group.map_or(0, |(score, _)| score);
         let mut best = selection.best_process(floor);
         // A process of a group that shares what it holds, and what that counts.
@@ -170,24 +172,26 @@ impl Chooser {
                 sharing = best.take().map(|(_, found)| (score, found));
                 selection.chooser.considered.clear();
                 selection.allow_more_time();
-                if let Within::Below(path) = within {
-                    let chooser = &mut *selection.chooser;
-                    chooser.membership.list_below(path, &mut chooser.examiner, &mut chooser.population.table);
-                }
+                selection.list_again();
                 (floor, best) = (0, selection.best_process(0));
             }
         }
         // In a group that is killed as a whole everybody dies that shares memory there.
         let best_score = best.as_ref().map_or(0, |(score, _)| *score).max(floor);
         let pool = if matches!(within, Within::One) { PoolSearch::None } else { selection.best_pool(best_score) };
-        let (found, pool, shares) = match (pool, sharing, best) {
-            (PoolSearch::Found(found, pool), ..) => (found, pool, false),
-            (PoolSearch::Unknown, Some((score, found)), _) if score / MIN_GAIN > best_score => {
-                (found, Pool::new(), true)
+        let may_share = selection.chooser.grouping.whole;
+        let (found, pool) = match (pool, sharing) {
+            (PoolSearch::Found(found, pool), _) => (found, pool),
+            (PoolSearch::Unknown, Some((score, found))) if may_share && score / MIN_GAIN > best_score => {
+                let group = selection.describe_group(&found).map(|group| Group { shares: true, ..group });
+                if let Some(leaf) = selection.chooser.whole_leaf(group, &found) {
+                    return Some(Selected { found, pool: Pool::new(), group, leaf: Some(leaf) });
+                }
+                (best?.1, Pool::new())
             }
-            (.., best) => (best?.1, Pool::new(), false),
+            _ => (best?.1, Pool::new()),
         };
-        let group = selection.describe_group(&found).map(|group| Group { shares, ..group });
+        let group = selection.describe_group(&found);
         let leaf = self.whole_leaf(group, &found);
         Some(Selected { found, pool, group, leaf })
     }
@@ -204,6 +208,14 @@ impl Chooser {
 }
 
 impl Selection<'_> {
+    /// Lists the processes below a cgroup again, after those of single leaves were.
+    fn list_again(&mut self) {
+        if matches!(self.within, Within::Below(_)) {
+            let chooser = &mut *self.chooser;
+            chooser.membership.list_found(&mut chooser.examiner, &mut chooser.population.table);
+        }
+    }
+
     /// Returns the best process of a leaf. If all of it is killed with it, one that may be the best.
     fn best_member(&mut self, leaf: usize, oom_group: bool) -> Option<(u64, Found)> {
         if !self.chooser.membership.list_leaf(leaf, &mut self.chooser.examiner) {

@@ -16,7 +16,7 @@ use super::holder::Holder;
 use super::membership::Membership;
 use super::population::Population;
 use super::readers::{Answer, Readers};
-use super::result::{Choice, CommandLine, Considered, Cost, Parent};
+use super::result::{Choice, CommandLine, Considered, Cost, Grouping, Parent};
 use super::search::Candidate;
 use crate::kill::target;
 use crate::policy::Policy;
@@ -58,6 +58,7 @@ pub struct Chooser {
     pub(super) considered: Vec<Considered>,
     /// How long a choice may read processes.
     pub(super) reading_timeout: Duration,
+    pub(super) grouping: Grouping,
 }
 
 impl Chooser {
@@ -82,6 +83,7 @@ impl Chooser {
             min_bytes: 0,
             considered: Vec::with_capacity(MAX_CONSIDERED),
             reading_timeout: READING_TIMEOUT,
+            grouping: Grouping { by_cgroup: false, whole: true },
         })
     }
 
@@ -141,6 +143,11 @@ impl Chooser {
     /// that gives back more, each process may give less.
     pub fn set_min_bytes(&mut self, bytes: u64) {
         self.min_bytes = bytes;
+    }
+
+    /// Says whether all of a cgroup is chosen where its processes share its memory.
+    pub fn set_grouping(&mut self, grouping: Grouping) {
+        self.grouping = grouping;
     }
 
     /// Returns the processes that were considered in the last choice, by falling score: all that were read

@@ -41,13 +41,19 @@ impl Membership {
         }
     }
 
-    /// Lists the processes in a cgroup and below, and adds them to the table.
-    pub(super) fn list_below(&mut self, path: &[u8], examiner: &mut Examiner, table: &mut Table) {
+    /// Finds a cgroup and those below it.
+    pub(super) fn find_below(&mut self, path: &[u8], examiner: &mut Examiner) {
+        if let Some(groups) = &mut self.groups {
+            groups.walk(path, &mut examiner.names);
+            // Only these cgroups are known now.
+            self.walked = None;
+        }
+    }
+
+    /// Lists the processes in the cgroups that were found, and adds them to the table.
+    pub(super) fn list_found(&mut self, examiner: &mut Examiner, table: &mut Table) {
         self.members.clear();
-        let Some(groups) = &mut self.groups else { return };
-        groups.walk(path, &mut examiner.names);
-        // Only these cgroups are known now.
-        self.walked = None;
+        let Some(groups) = &self.groups else { return };
         let members = &mut self.members;
         groups.all_members(&mut examiner.buffer, |pid| {
             if members.len() < members.capacity() {

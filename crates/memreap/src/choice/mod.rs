@@ -45,6 +45,6 @@ mod thread;
 pub use cgroup_path::{CgroupPath, MAX_CGROUP_PATH_BYTES, is_below};
 pub use chooser::Chooser;
 pub use holder::Holder;
-pub use result::{Choice, CommandLine, Considered, Cost, Group, MAX_POOL, Parent, Pool, Precision, Scope};
+pub use result::{Choice, CommandLine, Considered, Cost, Group, Grouping, MAX_POOL, Parent, Pool, Precision, Scope};
 pub use standing::Standing;
 pub use thread::{ChooserThread, Danger, NoVictim};

@@ -60,7 +60,11 @@ impl Selection<'_> {
             let known = entry.reading.filter(|known| known.estimate() >= first.shared / 2);
             let Some(known) = known.filter(|_| !entry.gone && index != first.index) else { continue };
             // The process that is looked at, and not another one that gets its ID.
-            let Ok(looked_at) = PidFd::open(entry.pid) else { continue };
+            let looked_at = match PidFd::open(entry.pid) {
+                Ok(pidfd) => pidfd,
+                Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
+                Err(_) => return PoolSearch::Unknown,
+            };
             match self.is_related(&first.reading, known.memory_tid) {
                 Some(true) => {}
                 Some(false) => continue,
@@ -68,10 +72,11 @@ impl Selection<'_> {
             }
             // One that must not be killed holds it back.
             let Some((pidfd, reading)) = self.open(index) else { return PoolSearch::None };
-            let Some(back) = self.read_back(&reading) else { continue };
-            if !looked_at.is_alive().unwrap_or(false) {
+            let back = self.read_back(&reading);
+            if !looked_at.is_alive().unwrap_or(true) {
                 continue;
             }
+            let Some(back) = back else { return PoolSearch::Unknown };
             // A guess has what it shares in it.
             if back.precision != Precision::Guess {
                 own = own.saturating_add(back.bytes);

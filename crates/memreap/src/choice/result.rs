@@ -141,6 +141,15 @@ impl From<Choice> for Victim {
     }
 }
 
+/// What cgroups are to a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grouping {
+    /// The cgroup that holds most is chosen first.
+    pub by_cgroup: bool,
+    /// One may be killed as a whole.
+    pub whole: bool,
+}
+
 /// A leaf cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
@@ -152,8 +161,8 @@ pub struct Group {
     pub expendable: bool,
     /// memory.oom.group is set.
     pub oom_group: bool,
-    /// Its processes share most of that by fork(2): it comes back when all of them die. Known only of a group whose
-    /// processes are too many to be told apart from others in it, and may all be killed.
+    /// Its processes share most of that by fork(2): it comes back when all of them die. Said only where it was not found
+    /// out in time which of them do, or they are too many for a [`Pool`].
     pub shares: bool,
 }
 

@@ -110,8 +110,9 @@ pub(super) struct Selection<'a> {
     pub(super) now: Counters,
     /// From then on what is known has to do.
     pub(super) deadline: Instant,
-    /// How long exact readings may still take.
+    /// How long exact readings may still take, and how much longer if processes share memory.
     time_left: Duration,
+    more_time: Duration,
     pub(super) within: Within<'a>,
     /// Processes are read exactly if need be.
     pub(super) exactly: bool,
@@ -122,12 +123,13 @@ pub(super) struct Selection<'a> {
 impl<'a> Selection<'a> {
     pub(super) fn new(chooser: &'a mut Chooser, policy: &'a Policy, now: Counters, within: Within<'a>) -> Self {
         let deadline = Instant::now() + chooser.reading_timeout;
-        Self { chooser, policy, now, deadline, time_left: ALL_CLOSE_TIMEOUT, within, exactly: true, sharer: None }
+        let time = ALL_CLOSE_TIMEOUT;
+        Self { chooser, policy, now, deadline, time_left: time, more_time: time, within, exactly: true, sharer: None }
     }
 
-    /// Has exact readings take as long again as they could from the start.
+    /// Has exact readings take as long again as they could from the start, once.
     pub(super) fn allow_more_time(&mut self) {
-        self.time_left = ALL_CLOSE_TIMEOUT;
+        self.time_left += std::mem::take(&mut self.more_time);
     }
 
     pub(super) fn is_late(&self) -> bool {

@@ -811,6 +811,7 @@ fn below_a_limit_too_the_group_that_holds_most_counts() {
     let hogs = [40, 45, 50, 70].map(Hog::start);
     let pids = [0, 1, 2, 3].map(|i: usize| hogs[i].pid);
     let members = [&pids[..3], &pids[3..]];
+    let below = format!("/{name}");
     let tree = tempfile::tempdir().unwrap();
     let write = |folder: &str, mib: u64, pids: &[Pid]| {
         let folder = tree.path().join(folder);
@@ -834,10 +835,15 @@ fn below_a_limit_too_the_group_that_holds_most_counts() {
     chooser.membership.groups = Groups::open(tree.path());
     for (by_cgroup, expected) in [(true, pids[2]), (false, pids[3])] {
         chooser.forget();
-        let path = format!("/{name}");
-        let scope = Scope::Below { path: path.as_bytes(), by_cgroup };
+        let scope = Scope::Below { path: below.as_bytes(), by_cgroup };
         assert_eq!(chooser.choose(&Policy::default(), scope).unwrap().pid, expected, "{by_cgroup}");
     }
+    // One with a member that must not be killed counts for its members.
+    write(&paths[0], 60, &pids[..3]);
+    write(&paths[1], 140, &[pids[3], Pid::own()]);
+    chooser.forget();
+    let scope = Scope::Below { path: below.as_bytes(), by_cgroup: true };
+    assert_eq!(chooser.choose(&Policy::default(), scope).unwrap().pid, pids[3]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use linux::{Pid, PidFd, scan};
 use super::cgroup_path::CgroupPath;
 use super::chooser::Chooser;
 use super::holder::Holder;
-use super::result::{Choice, CommandLine, MAX_POOL, Parent, Scope};
+use super::result::{Choice, CommandLine, Grouping, MAX_POOL, Parent, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
 
@@ -103,7 +103,7 @@ struct Findings {
 #[derive(Clone)]
 struct Settings {
     policy: Arc<Policy>,
-    by_cgroup: bool,
+    grouping: Grouping,
     /// What was chosen by another version is not used.
     version: u32,
 }
@@ -153,8 +153,8 @@ impl ChooserThread {
     ///
     /// # Errors
     /// When that fails.
-    pub fn start(chooser: Chooser, policy: Arc<Policy>, by_cgroup: bool) -> io::Result<Self> {
-        let settings = Settings { policy, by_cgroup, version: 0 };
+    pub fn start(chooser: Chooser, policy: Arc<Policy>, grouping: Grouping) -> io::Result<Self> {
+        let settings = Settings { policy, grouping, version: 0 };
         let state =
             State { work: Work::None, settings, ahead: None, killed: Killed::new(), findings: Findings::default() };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
@@ -169,10 +169,10 @@ impl ChooserThread {
     }
 
     /// Chooses by another policy from now on.
-    pub fn reconfigure(&self, policy: Arc<Policy>, by_cgroup: bool) {
+    pub fn reconfigure(&self, policy: Arc<Policy>, grouping: Grouping) {
         let mut state = self.shared.lock();
         let version = state.settings.version.wrapping_add(1);
-        state.settings = Settings { policy, by_cgroup, version };
+        state.settings = Settings { policy, grouping, version };
         state.ahead = None;
     }
 
@@ -209,7 +209,7 @@ impl ChooserThread {
         ahead
             .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && choice.is_still_good(min_bytes))
             // Another one that must not be killed may share the memory by now.
-            .filter(|(_, choice)| choice.pool.is_empty())
+            .filter(|(_, choice)| choice.pool.is_empty() && !choice.group.is_some_and(|group| group.shares))
             .map(|(_, choice)| choice.alone())
             .ok_or(NoVictim::Late)
     }
@@ -377,7 +377,8 @@ impl Worker {
             chooser.forget();
         }
         killed.into_iter().for_each(|pid| chooser.note_kill(pid));
-        let by_cgroup = settings.by_cgroup;
+        let by_cgroup = settings.grouping.by_cgroup;
+        chooser.set_grouping(settings.grouping);
         let all = Scope::All { by_cgroup };
         let mut holder = None;
         let mut choice = match request {

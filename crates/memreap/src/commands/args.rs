@@ -130,7 +130,8 @@ JSON, one object (sizes in bytes):
   vm_bytes          the size of its address space
   sharers           IDs of processes that share its memory, and would be killed with it
   group             its leaf cgroup: bytes, processes, expendable (all of it may be killed),
-                    oom_group; null for none
+                    oom_group, shares (its processes share its memory, so that all of it dies);
+                    null for none
  Candidates only:
   bound_bytes       what comes back at most
   score             what counts: bytes, else bound_bytes, weighted by the policy

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::choice::Grouping;
 use crate::kill::{FirstSignal, SignalFirst};
 use crate::policy::Policy;
 use crate::units::Size;
@@ -107,9 +108,9 @@ impl Default for Act {
 /// When a cgroup is killed as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WholeCgroup {
-    /// When memory.oom.group asks for it, or its largest process alone would not be enough.
+    /// As [`Self::OomGroup`], or when its largest process alone would not be enough.
     Auto,
-    /// When memory.oom.group asks for it.
+    /// When memory.oom.group asks for it, or its processes share most of what it holds and cannot be told from others.
     #[default]
     OomGroup,
     /// Always.
@@ -151,6 +152,13 @@ impl Default for Kill {
             before_limit: Duration::from_millis(200),
             before_when_critical: true,
         }
+    }
+}
+
+impl Kill {
+    /// Returns what cgroups are to a choice.
+    pub fn grouping(&self) -> Grouping {
+        Grouping { by_cgroup: self.by_cgroup, whole: self.whole_cgroup != WholeCgroup::Never }
     }
 }
 

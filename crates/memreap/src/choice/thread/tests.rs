@@ -53,9 +53,11 @@ impl Drop for Process {
     }
 }
 
+const BY_PROCESS: Grouping = Grouping { by_cgroup: false, whole: true };
+
 /// A thread that answers what it is sent, and waits for that.
 fn start(timeout: Duration) -> (ChooserThread, Sender<Option<Choice>>) {
-    let settings = Settings { policy: Arc::default(), by_cgroup: false, version: 0 };
+    let settings = Settings { policy: Arc::default(), grouping: BY_PROCESS, version: 0 };
     let state = State { work: Work::None, settings, ahead: None, killed: Killed::new(), findings: Findings::default() };
     let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
     let worker = Arc::clone(&shared);
@@ -105,7 +107,7 @@ fn a_late_answer_is_good_for_the_next_time_once() {
     assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::Late));
     // Not by another policy: it may be one that must not be killed.
     ask_in_vain(&chooser);
-    chooser.reconfigure(Arc::default(), false);
+    chooser.reconfigure(Arc::default(), BY_PROCESS);
     answers.send(Some(process.choice())).unwrap();
     wait_for(&chooser);
     assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::Late));
@@ -168,7 +170,10 @@ fn what_was_chosen_in_advance_is_used_only_if_it_may_be() {
         assert_eq!(pid(chooser.choose(Some(CgroupPath::new()), 0)), Err(NoVictim::Late));
     };
     assert_eq!(choose(None, 0, late_for_a_cgroup), Ok(()));
-    assert_eq!(choose(None, 0, |chooser, _| chooser.reconfigure(Arc::default(), true)), Err(NoVictim::Late));
+    assert_eq!(
+        choose(None, 0, |chooser, _| chooser.reconfigure(Arc::default(), Grouping { by_cgroup: true, ..BY_PROCESS })),
+        Err(NoVictim::Late)
+    );
     // The shortage is over, or the process.
     assert_eq!(choose(None, 0, |chooser, _| chooser.refresh(Duration::ZERO, Danger::None, 0)), Err(NoVictim::Late));
     let end = |_: &ChooserThread, process: &mut Process| {

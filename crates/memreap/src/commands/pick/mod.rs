@@ -67,6 +67,8 @@ struct GroupReport {
     processes: u32,
     expendable: bool,
     oom_group: bool,
+    /// Its processes share what it holds.
+    shares: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -114,6 +116,7 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     if config.policy.needs_command_line() {
         chooser.refresh(&config.policy, COMMAND_LINES_BUDGET);
     }
+    chooser.set_grouping(config.kill.grouping());
     let choice = chooser.choose(&config.policy, Scope::All { by_cgroup: config.kill.by_cgroup });
     let mut report = Report::new(&root, &config.policy, &chooser, choice.as_ref());
     if let Some(pid) = args.why_not {
@@ -266,6 +269,7 @@ impl ChoiceReport {
                 processes: group.processes,
                 expendable: group.expendable,
                 oom_group: group.oom_group,
+                shares: group.shares,
             }),
         }
     }
@@ -277,6 +281,9 @@ impl ChoiceReport {
     fn write(&self, out: &mut impl Write) -> io::Result<()> {
         let about = if self.exact || self.error_bytes.is_some() { "" } else { "about " };
         let with = match self.sharers.len() {
+            0 if self.group.as_ref().is_some_and(|group| group.shares) => {
+                " with all of its cgroup, which shares its memory".to_owned()
+            }
             0 => String::new(),
             sharers => format!(" with {sharers} more that share its memory"),
         };

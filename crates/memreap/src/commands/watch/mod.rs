@@ -100,6 +100,7 @@ impl Watcher {
 
     fn view(&mut self) -> Result<View> {
         let policy = &self.config.policy;
+        self.chooser.set_grouping(self.config.kill.grouping());
         self.chooser.refresh(policy, REFRESH_BUDGET);
         let choice = self.chooser.choose(policy, Scope::All { by_cgroup: self.config.kill.by_cgroup });
         let next = choice.map(|choice| {

@@ -98,12 +98,13 @@ impl Dying {
         self.record.method = outcome.method;
         // A cgroup that cannot be read was removed.
         let cgroup_is_empty = self.cgroup.as_ref().is_none_or(|c| !c.is_populated().unwrap_or(false));
+        let is_alone = self.sharers.is_empty();
         let has_memory = |slot: &Slot| {
             reapers.outcome(slot).is_some_and(|outcome| outcome.fate == Fate::Dying && outcome.back.is_none())
         };
         match outcome.fate {
-            Fate::Refused(errno) => return Progress::Ended(Ending::Refused(errno)),
-            Fate::Gone | Fate::Spared if self.cgroup.is_none() => return Progress::Ended(Ending::Gone),
+            Fate::Refused(errno) if is_alone => return Progress::Ended(Ending::Refused(errno)),
+            Fate::Gone | Fate::Spared if is_alone && self.cgroup.is_none() => return Progress::Ended(Ending::Gone),
             _ if !cgroup_is_empty || self.sharers.iter().any(has_memory) => return Progress::Dying,
             Fate::Dying => {
                 // Memory that the kernel frees is back long before a process has exited that waits for a CPU.

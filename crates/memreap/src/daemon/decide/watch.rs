@@ -412,15 +412,16 @@ impl<W: World + ?Sized> Watch<W> {
     fn waits_for_others(&mut self, from_others: FromOthers, common: &Common, now: Duration) -> bool {
         let FromOthers { dying, asked } = from_others;
         let coming = dying + if self.governor.is_critical() { 0 } else { asked };
-        let longest = if coming > 0 && coming >= self.governor.missing() {
-            common.settings.deadline
+        // How long it waits, and the pause after which it is for something else.
+        let (longest, pause) = if coming > 0 && coming >= self.governor.missing() {
+            (common.settings.deadline, KILL_INTERVAL)
         } else if common.killed_for_another(self.last_kill, now) {
-            KILL_INTERVAL
+            (KILL_INTERVAL, SAME_SHORTAGE_WINDOW)
         } else {
             return false;
         };
         let since = match self.waits {
-            Some((since, last)) if now.saturating_sub(last) < SAME_SHORTAGE_WINDOW => since,
+            Some((since, last)) if now.saturating_sub(last) < pause => since,
             _ => now,
         };
         self.waits = Some((since, now));

@@ -88,7 +88,7 @@ impl System {
         notifier: Notifier,
     ) -> io::Result<Self> {
         let policy = Arc::new(std::mem::take(&mut config.policy));
-        let chooser = ChooserThread::start(chooser, Arc::clone(&policy), config.kill.by_cgroup)?;
+        let chooser = ChooserThread::start(chooser, Arc::clone(&policy), config.kill.grouping())?;
         Ok(Self {
             began: Instant::now(),
             buffer: sampler::buffer(),
@@ -110,7 +110,7 @@ impl System {
     /// Takes another configuration.
     pub fn reconfigure(&mut self, mut config: Config) {
         self.policy = Arc::new(std::mem::take(&mut config.policy));
-        self.chooser.reconfigure(Arc::clone(&self.policy), config.kill.by_cgroup);
+        self.chooser.reconfigure(Arc::clone(&self.policy), config.kill.grouping());
         match &self.hook {
             Some(hook) => {
                 if let Err(e) = hook.configure(&config.kill) {
@@ -527,6 +527,7 @@ mod tests {
         let default = Kill::default().whole_cgroup;
         assert!(!is_whole(default, &browser) && is_whole(default, &asked));
         assert!(is_whole(WholeCgroup::Auto, &browser) && is_whole(WholeCgroup::Always, &browser));
+        assert!(is_whole(default, &Group { shares: true, ..browser }));
         assert!(!is_whole(WholeCgroup::Never, &asked));
         // With a process that must not be killed, or with no other process.
         for spared in [Group { expendable: false, ..asked }, Group { processes: 1, ..asked }] {

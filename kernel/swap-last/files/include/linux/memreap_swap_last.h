@@ -11,8 +11,8 @@ struct seq_file;
 #ifdef CONFIG_MEMREAP_SWAP_LAST
 
 /*
- * How often a task that needs one slot of its cgroup's limit releases some:
- * those that come first may be of another cgroup.
+ * How often a task releases some for a limit of its cgroup: they may be of
+ * another one, and others may go on exiting.
  */
 #define MEMREAP_SWAP_HELPS	8
 
@@ -43,8 +43,7 @@ static inline bool memreap_swap_help(void)
 }
 
 /*
- * The same before the OOM killer acts: all that waits. To be asked once, as
- * others may go on exiting.
+ * The same before the OOM killer acts: all that waits.
  */
 static inline bool memreap_swap_help_all(void)
 {
