@@ -134,6 +134,20 @@ pub const MAX_POOL: usize = 31;
 /// The others, of which nothing more is expected to come back.
 pub type Pool = ArrayVec<Victim, MAX_POOL>;
 
+impl Choice {
+    /// Whether its own death gives its memory back, as no other process shares it.
+    pub fn gives_back_alone(&self) -> bool {
+        self.pool.is_empty() && !self.group.is_some_and(|group| group.shares)
+    }
+}
+
+impl Group {
+    /// Whether it is to die as a whole, if it may.
+    pub fn dies_together(&self) -> bool {
+        self.oom_group || self.shares
+    }
+}
+
 impl From<Choice> for Victim {
     fn from(choice: Choice) -> Self {
         let Choice { pidfd, bytes, vm_size, core_dumping, .. } = choice;

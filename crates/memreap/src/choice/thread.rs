@@ -209,7 +209,7 @@ impl ChooserThread {
         ahead
             .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && choice.is_still_good(min_bytes))
             // Another one that must not be killed may share the memory by now.
-            .filter(|(_, choice)| choice.pool.is_empty() && !choice.group.is_some_and(|group| group.shares))
+            .filter(|(_, choice)| choice.gives_back_alone())
             .map(|(_, choice)| choice.alone())
             .ok_or(NoVictim::Late)
     }

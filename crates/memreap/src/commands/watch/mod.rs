@@ -87,10 +87,12 @@ struct Watcher {
 impl Watcher {
     fn new(config: Config) -> Result<Self> {
         let root = Root::system();
+        let mut chooser = Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?;
+        chooser.set_grouping(config.kill.grouping());
         Ok(Self {
             memory: Memory::Machine(Machine::open(&root)?),
             buffer: sampler::buffer(),
-            chooser: Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?,
+            chooser,
             trend: Trend::default(),
             began: Instant::now(),
             config,
@@ -100,7 +102,6 @@ impl Watcher {
 
     fn view(&mut self) -> Result<View> {
         let policy = &self.config.policy;
-        self.chooser.set_grouping(self.config.kill.grouping());
         self.chooser.refresh(policy, REFRESH_BUDGET);
         let choice = self.chooser.choose(policy, Scope::All { by_cgroup: self.config.kill.by_cgroup });
         let next = choice.map(|choice| {

@@ -283,7 +283,7 @@ impl Observes for System {
     }
 
     fn gives_back_alone(&self, victim: &Choice) -> bool {
-        victim.pool.is_empty() && !victim.group.is_some_and(|group| group.shares)
+        victim.gives_back_alone()
     }
 
     fn recheck(&mut self, victim: Choice, age: Duration) -> Option<Choice> {
@@ -446,10 +446,10 @@ impl Reports for System {
 fn is_whole(when: WholeCgroup, group: &Group, bytes: u64, wanted: u64) -> bool {
     let whole = match when {
         WholeCgroup::Never => false,
-        WholeCgroup::OomGroup => group.oom_group || group.shares,
+        WholeCgroup::OomGroup => group.dies_together(),
         WholeCgroup::Always => true,
         // Several kills, each with a wait, where one would do.
-        WholeCgroup::Auto => group.oom_group || group.shares || (bytes < wanted && group.bytes / 2 > bytes),
+        WholeCgroup::Auto => group.dies_together() || (bytes < wanted && group.bytes / 2 > bytes),
     };
     whole && group.expendable && group.processes > 1
 }
