@@ -210,6 +210,26 @@ static void release_work(struct work_struct *work)
 		cond_resched();
 }
 
+/*
+ * Releases so many slots at least, if there are, table by table; in between, a
+ * task that has been killed stops. Returns how many.
+ */
+static unsigned long release_slots(unsigned long nr)
+{
+	unsigned long done = 0;
+	unsigned int pages;
+
+	while (done < nr && !fatal_signal_pending(current)) {
+		pages = release_table(SWAP_BY_NEED);
+		if (!pages)
+			break;
+		done += pages;
+		cond_resched();
+	}
+
+	return done;
+}
+
 /**
  * memreap_swap_release_some - release a few slots, for a task that needs one
  *
@@ -230,16 +250,7 @@ EXPORT_SYMBOL_GPL(memreap_swap_release_some);
  */
 bool memreap_swap_release_waiting(void)
 {
-	long left = atomic_long_read(&memreap_swap_waiting);
-	unsigned int pages;
-
-	while (left > 0 && !fatal_signal_pending(current)) {
-		pages = release_table(SWAP_BY_NEED);
-		if (!pages)
-			break;
-		left -= pages;
-		cond_resched();
-	}
+	release_slots(atomic_long_read(&memreap_swap_waiting));
 
 	return !fatal_signal_pending(current);
 }
@@ -263,20 +274,11 @@ static unsigned long release_count(struct shrinker *shrinker,
 	return atomic_long_read(&memreap_swap_waiting);
 }
 
-/* In pieces, between which a task that has been killed stops. */
 static unsigned long release_scan(struct shrinker *shrinker,
 				  struct shrink_control *sc)
 {
-	unsigned long done = 0;
-	unsigned int pages;
+	unsigned long done = release_slots(sc->nr_to_scan);
 
-	while (done < sc->nr_to_scan && !fatal_signal_pending(current)) {
-		pages = release_table(SWAP_BY_NEED);
-		if (!pages)
-			break;
-		done += pages;
-		cond_resched();
-	}
 	/* A table has more than was asked for: else half of all would be all. */
 	sc->nr_scanned = max(done, sc->nr_to_scan);
 
