@@ -42,12 +42,14 @@ pub fn release_unused() {
         // when they are touched.
         let _ = unsafe { madvise(mapping.start as *mut _, mapping.end - mapping.start, Advice::LinuxDontNeed) };
     }
+    release_stack(&maps);
+    // The last that the start has allocated.
+    drop(maps);
     #[cfg(target_env = "gnu")]
     // SAFETY: no arguments that could be wrong.
     unsafe {
         libc::malloc_trim(0)
     };
-    release_stack(&maps);
 }
 
 /// Splits a large mapping into small ones, by an attribute without effect here. A page fault also maps the

@@ -77,14 +77,10 @@ pub(super) enum Answer<T> {
 pub(super) struct Readers(Vec<Arc<Reader>>);
 
 struct Reader {
-    request: Mutex<Request>,
+    state: Mutex<State>,
     changed: Condvar,
-}
-
-struct Request {
-    state: State,
-    /// The text that was read.
-    text: [u8; MAX_COMMAND_LINE_BYTES],
+    /// What the thread reads into: its own while it is reading. As much of it is in memory as was ever needed.
+    text: Mutex<Box<[u8]>>,
 }
 
 #[derive(Clone, Copy)]
@@ -155,11 +151,11 @@ impl Readers {
 
     fn ask(&self, question: Question, deadline: Instant, text: &mut [u8]) -> Answer<Content> {
         let idle = self.0.iter().find_map(|reader| {
-            let request = reader.lock();
-            matches!(request.state, State::Idle).then_some((reader, request))
+            let state = reader.lock();
+            matches!(*state, State::Idle).then_some((reader, state))
         });
         match idle {
-            Some((reader, request)) => reader.ask(request, question, deadline, text),
+            Some((reader, state)) => reader.ask(state, question, deadline, text),
             // All of them are stuck.
             None => Answer::Late,
         }
@@ -169,8 +165,7 @@ impl Readers {
     /// there.
     pub(super) fn rehearse(&self, deadline: Instant) {
         for reader in &self.0 {
-            let request = reader.lock();
-            reader.ask(request, Question::ComesBack(Pid::own()), deadline, &mut []);
+            reader.ask(reader.lock(), Question::ComesBack(Pid::own()), deadline, &mut []);
             let process = SampledProcess::rehearsal();
             reader.ask(reader.lock(), Question::Sample(process, deadline), deadline, &mut []);
             reader.ask(reader.lock(), Question::CommonPart(process, Pid::own()), deadline, &mut []);
@@ -192,7 +187,7 @@ impl<T> Answer<T> {
 impl Drop for Readers {
     fn drop(&mut self) {
         for reader in &self.0 {
-            reader.lock().state = State::End;
+            *reader.lock() = State::End;
             reader.changed.notify_all();
         }
     }
@@ -201,18 +196,20 @@ impl Drop for Readers {
 impl Reader {
     fn ask(
         &self,
-        mut request: MutexGuard<'_, Request>,
+        mut state: MutexGuard<'_, State>,
         question: Question,
         deadline: Instant,
         text: &mut [u8],
     ) -> Answer<Content> {
-        request.state = State::Asked(question);
+        *state = State::Asked(question);
         self.changed.notify_all();
         loop {
-            match request.state {
+            match *state {
                 State::Done(result) => {
-                    request.state = State::Idle;
-                    text.copy_from_slice(&request.text[..text.len()]);
+                    *state = State::Idle;
+                    if let Ok(Content::Text(len)) = result {
+                        text[..len].copy_from_slice(&self.text()[..len]);
+                    }
                     return result.map_or_else(Answer::Failed, Answer::Read);
                 }
                 State::Asked(..) | State::Reading => {}
@@ -221,16 +218,16 @@ impl Reader {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 // A request that has not begun is withdrawn.
-                request.state = if matches!(request.state, State::Asked(..)) { State::Idle } else { State::Abandoned };
+                *state = if matches!(*state, State::Asked(..)) { State::Idle } else { State::Abandoned };
                 return Answer::Late;
             }
-            request = self.changed.wait_timeout(request, left).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     fn new() -> Arc<Self> {
-        let request = Request { state: State::Idle, text: [0; MAX_COMMAND_LINE_BYTES] };
-        Arc::new(Self { request: Mutex::new(request), changed: Condvar::new() })
+        let text = vec![0; MAX_COMMAND_LINE_BYTES].into_boxed_slice();
+        Arc::new(Self { state: Mutex::new(State::Idle), changed: Condvar::new(), text: Mutex::new(text) })
     }
 
     fn start(scan: &Arc<Scan>) -> io::Result<Arc<Self>> {
@@ -264,33 +261,35 @@ impl Reader {
         Ok(reader)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Request> {
-        self.request.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn text(&self) -> MutexGuard<'_, Box<[u8]>> {
+        self.text.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a thread does: one request after the other.
     fn work(&self, mut read: impl FnMut(Question, &mut [u8]) -> Result<Content, Failure>) {
-        let mut buffer = [0; MAX_COMMAND_LINE_BYTES];
-        let mut request = self.lock();
+        let mut state = self.lock();
         loop {
-            match request.state {
+            match *state {
                 State::End => return,
                 State::Asked(question) => {
-                    request.state = State::Reading;
-                    drop(request);
-                    let result = read(question, &mut buffer);
-                    request = self.lock();
-                    match request.state {
+                    *state = State::Reading;
+                    drop(state);
+                    let result = read(question, &mut self.text());
+                    state = self.lock();
+                    match *state {
                         State::Reading => {
-                            request.text = buffer;
-                            request.state = State::Done(result);
+                            *state = State::Done(result);
                             self.changed.notify_all();
                         }
                         State::End => return,
-                        _ => request.state = State::Idle,
+                        _ => *state = State::Idle,
                     }
                 }
-                _ => request = self.changed.wait(request).unwrap_or_else(PoisonError::into_inner),
+                _ => state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
             }
         }
     }

@@ -34,6 +34,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// When /proc cannot be read or is not this PID namespace's, before anything is killed. Problems with single targets are in the output.
+#[inline(never)] // Its stack would be that of the daemon, too.
 pub fn run(plan: &Plan) -> Result<Exit> {
     let report = execute(plan)?;
     let mut stderr = std::io::stderr();

@@ -102,6 +102,7 @@ struct CostReport {
 ///
 /// # Errors
 /// When processes cannot be read.
+#[inline(never)] // Its stack would be that of the daemon, too.
 pub fn run(args: &PickArgs) -> Result<Exit> {
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,

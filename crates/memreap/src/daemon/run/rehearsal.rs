@@ -117,6 +117,7 @@ impl Dummy {
 
 /// Goes through a shortage and the kill of the dummy. Nobody is told. Returns the memory, which is all memory that the
 /// daemon can see.
+#[inline(never)] // Its stack would be the daemon's for ever.
 pub(super) fn rehearse(system: &mut System, memory: Memory, dummy: Dummy, silent: Notifier) -> Memory {
     let notifier = std::mem::replace(&mut system.notifier, silent);
     let mut control_loop = ControlLoop::<LiveWorld<'_>>::new(system.config(), memory, 1);

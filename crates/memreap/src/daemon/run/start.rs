@@ -40,13 +40,43 @@ const MAX_OWN_BYTES: u64 = 64 << 20;
 ///
 /// # Errors
 /// When it cannot start; the text says what is missing.
+#[inline(never)] // What other commands have on the stack is not the daemon's.
 pub fn run(config: Config, dry_run: bool) -> Result<Exit> {
-    start(config, dry_run)?.run()
+    let Opened { mut system, whole, dummy, silent, hierarchy, signals, trigger } = open(config, dry_run)?;
+    own_memory::release_unused();
+    if let Err(e) = sandbox::lock_memory() {
+        system.notifier.note(format_args!("memory is not locked, and may be swapped out: {e}"));
+    }
+    let whole = rehearse(&mut system, whole, dummy, silent);
+    let control_loop = ControlLoop::new(system.config(), whole, MAX_LIMITS);
+    let mut daemon = Daemon { hierarchy, signals, trigger, control_loop, system };
+    daemon.find_limits();
+    let mode = if dry_run { ", without sending signals (--dry-run)" } else { "" };
+    let method = daemon.system.reapers.method().name();
+    let what = match daemon.control_loop.whole() {
+        Memory::Limited(_) => "this container's memory",
+        Memory::Machine(_) => "the machine's memory",
+    };
+    daemon.system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
+    daemon.run()
 }
 
-/// Opens, starts and locks all that the daemon will use. The order matters: what forks comes before what
-/// starts threads, and the sandbox after all of that, because none of it is possible in the sandbox.
-fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
+/// What the daemon uses, before it has used it.
+struct Opened {
+    system: System,
+    whole: Memory,
+    dummy: Dummy,
+    /// In the place of the system's own in the rehearsal.
+    silent: Notifier,
+    hierarchy: Option<Hierarchy>,
+    signals: Signals,
+    trigger: Option<Trigger>,
+}
+
+/// Opens and starts all that the daemon will use, and enters the sandbox. The order matters: what forks comes before
+/// what starts threads, and the sandbox after all of that, because none of it is possible in the sandbox.
+#[inline(never)] // Its stack is released before memory is locked.
+fn open(mut config: Config, dry_run: bool) -> Result<Opened> {
     own_memory::keep_heap_small();
     let root = Root::system();
     // Before threads are started, which inherit the signal mask.
@@ -133,22 +163,7 @@ fn start(mut config: Config, dry_run: bool) -> Result<Daemon> {
     for missing in sandbox::enter(&access) {
         system.notifier.note(format_args!("{missing}"));
     }
-    own_memory::release_unused();
-    if let Err(e) = sandbox::lock_memory() {
-        system.notifier.note(format_args!("memory is not locked, and may be swapped out: {e}"));
-    }
-    let whole = rehearse(&mut system, whole, dummy, silent);
-    let control_loop = ControlLoop::new(system.config(), whole, MAX_LIMITS);
-    let mut daemon = Daemon { hierarchy, signals, trigger, control_loop, system };
-    daemon.find_limits();
-    let mode = if dry_run { ", without sending signals (--dry-run)" } else { "" };
-    let method = daemon.system.reapers.method().name();
-    let what = match daemon.control_loop.whole() {
-        Memory::Limited(_) => "this container's memory",
-        Memory::Machine(_) => "the machine's memory",
-    };
-    daemon.system.notifier.ready(format_args!("watching {what}, killing by {method}{mode}"));
-    Ok(daemon)
+    Ok(Opened { system, whole, dummy, silent, hierarchy, signals, trigger })
 }
 
 /// Finds another daemon that kills. Only root's and the caller's own count: those of others kill nothing that is not
