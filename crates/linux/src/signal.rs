@@ -64,6 +64,17 @@ pub fn block(signals: &[Signal]) -> io::Result<SignalMask> {
     change(libc::SIG_BLOCK, &set(signals))
 }
 
+/// As [`block`], all signals that can be.
+///
+/// # Errors
+/// As [`block`].
+pub fn block_all() -> io::Result<SignalMask> {
+    let mut all = set(&[]);
+    // SAFETY: the pointer is to a live local.
+    unsafe { libc::sigfillset(&raw mut all) };
+    change(libc::SIG_BLOCK, &all)
+}
+
 /// Unblocks all signals in the calling thread.
 ///
 /// # Errors

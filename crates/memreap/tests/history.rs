@@ -83,19 +83,21 @@ fn kills_are_told_with_time_unit_reason_and_what_was_tried_before() {
          2026-11-29 12:00:12  critical  b.service  killed 4711 (two), user root: 1.0 GiB back in 41 ms by mrelease\n\
          {known}    tried before: 4711 (one) 12.0 s earlier: late\n\
          2026-11-29 13:00:00  stall     -  would kill 4711 (three), user root: 2.0 GiB would come back\n{known}\
-         3 kills; by reason: stall 2, critical 1; by unit: none 1, a.service 1, b.service 1\n"
+         2 kills; by reason: critical 1, stall 1; by unit: a.service 1, b.service 1; 1 in dry runs\n"
     );
     assert_eq!(ran.out, expected);
     for (args, names) in [
         (&["--since", "2026-11-29 12:00:01"][..], &["two", "three"][..]),
         (&["--since", "2026-11-30"], &[]),
         (&["--unit", "b.service"], &["two"]),
+        (&["--unit", "b"], &["two"]),
         (&["--reason", "stall", "--since", "50000d"], &["one", "three"]),
     ] {
         assert_eq!(comms(&files.run(&[args, &["--json"]].concat())), names, "{args:?}");
     }
     assert_eq!(files.run(&["--since", "2026-11-30"]).out, "no kills\n");
     assert_eq!(files.run(&["--since", "yesterday"]).code, Some(2));
+    assert_eq!(files.run(&["--reason", "staal"]).code, Some(2));
 }
 
 #[test]

@@ -255,6 +255,17 @@ fn a_process_whose_first_thread_has_ended_is_no_zombie() {
 }
 
 #[test]
+fn a_zombie_does_not_make_a_name_ambiguous() {
+    let name = unique();
+    let (zombie, victim) = (named(&name), named(&name));
+    zombie.pidfd.send_signal(Signal::KILL).unwrap();
+    wait_until("it is a zombie", || zombie.pidfd.has_exited().unwrap());
+    let ran = kill(&[&name]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(victim.died_of(), KILLED);
+}
+
+#[test]
 fn a_zombie_has_nothing_to_give() {
     let victim = Victim::of(1);
     assert_eq!(kill(&[&victim.pid()]).code, Some(0));

@@ -167,7 +167,7 @@ fn mapped() {
 #[test]
 fn rules_know_the_hosts_cgroups_in_a_private_namespace() {
     let Some(node) = Node::new() else { return };
-    let victim = Victim::of(8);
+    let victim = Victim::of(32);
     node.put_beside(&victim);
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");
@@ -186,6 +186,26 @@ fn rules_know_the_hosts_cgroups_in_a_private_namespace() {
         assert_eq!((&found["pid"], &found["rule"]), (&victim.pid.get().into(), &"here".into()), "{json}");
         assert_eq!(found["cgroup"], group, "{json}");
     }
+}
+
+#[test]
+fn as_for_the_daemon_a_small_process_is_no_victim() {
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let (small, large) = (Victim::of(1), Victim::of(48));
+    let rule = |victim: &Victim, weight| {
+        let name = Process::open(&Root::system(), victim.pid).unwrap().comm().unwrap();
+        format!("[[rule]]\nname = \"{name}\"\nweight = {weight}\n")
+    };
+    let rest = "[[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n";
+    let rules = format!("policy.defaults = false\n{}{}{rest}", rule(&small, 100), rule(&large, 1));
+    fs::write(config.path(), &rules).unwrap();
+    let args = ["--json", "--config", config.path().to_str().unwrap()];
+    assert_eq!(pick(&args).json()["victim"]["pid"], large.pid.get());
+    drop(large);
+    let ran = pick(&args[1..]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    assert!(ran.out.contains("none that may be killed would give back"), "{ran:?}");
+    assert!(small.is_alive());
 }
 
 #[test]

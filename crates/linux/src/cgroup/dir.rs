@@ -68,14 +68,15 @@ impl Cgroup {
         Ok(found)
     }
 
-    /// Calls `each` with the cgroups in it, without those below them. Allocates nothing.
+    /// Calls `each` with the cgroups in it, without those below them, or why one of them cannot be opened. Allocates
+    /// nothing.
     ///
     /// # Errors
     /// When they cannot be listed.
-    pub fn for_each_child(&self, mut each: impl FnMut(Self)) -> Result<(), Failure> {
+    pub fn for_each_child(&self, mut each: impl FnMut(Result<Self, Failure>)) -> Result<(), Failure> {
         self.0.for_each_entry(&mut [MaybeUninit::uninit(); 2048], |name, directory| {
-            if directory && let Ok(child) = self.0.open_dir(name) {
-                each(Self(child));
+            if directory {
+                each(self.0.open_dir(name).map(Self));
             }
             true
         })

@@ -81,6 +81,12 @@ impl Rollup {
         let share = self.pss_anon.saturating_add(self.pss_shmem);
         private.saturating_sub(files).min(share).saturating_add(self.swap_pss)
     }
+
+    /// Its share of anonymous and shared memory, in memory and in swap. Of what several processes give back together,
+    /// each counts for so much at most.
+    pub fn share(&self) -> u64 {
+        self.pss_anon.saturating_add(self.pss_shmem).saturating_add(self.swap_pss)
+    }
 }
 
 #[cfg(test)]

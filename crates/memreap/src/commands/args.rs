@@ -428,8 +428,8 @@ pub struct HistoryArgs {
     /// Only kills of this unit
     #[arg(long, short, value_name = "NAME")]
     pub unit: Option<String>,
-    /// Only kills for this reason: critical, stall, polite
-    #[arg(long, short, value_name = "NAME")]
+    /// Only kills for this reason
+    #[arg(long, short, value_name = "NAME", value_parser = ["critical", "stall", "polite"])]
     pub reason: Option<String>,
     /// Print one JSON object
     #[arg(long)]

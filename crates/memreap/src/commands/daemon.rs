@@ -40,11 +40,16 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
             // The daemon starts without it: a hook that is missing must not leave a machine without a killer.
             let mut runs = true;
             for (key, program) in config.commands() {
-                if let Err(e) = access(program, Access::EXEC_OK) {
-                    runs = false;
-                    let program = escape(program.as_bytes());
-                    writeln!(std::io::stderr(), "{name}: {key}: {program} cannot be run: {e}")?;
-                }
+                let found = access(program, Access::EXEC_OK).map_err(std::io::Error::from);
+                let found = found.and_then(|()| Ok(std::fs::metadata(program)?.is_file()));
+                let problem = match found {
+                    Ok(true) => continue,
+                    Ok(false) => "it is no file".to_owned(),
+                    Err(e) => e.to_string(),
+                };
+                runs = false;
+                let program = escape(program.as_bytes());
+                writeln!(std::io::stderr(), "{name}: {key}: {program} cannot be run: {problem}")?;
             }
             if !runs {
                 return Ok(Exit::Usage);
@@ -69,6 +74,9 @@ fn warnings(config: &Config) -> Vec<String> {
         warnings.push("warn.desktop: notify-send cannot be found: install libnotify-bin".to_owned());
     }
     let history = config.record.history.as_deref();
+    if let Some(folder) = history.filter(|history| history.is_dir()) {
+        warnings.push(format!("record.history: {} is a folder: name a file in it", escape(folder)));
+    }
     if let Some(folder) = history.and_then(Path::parent).filter(|folder| !folder.is_dir())
         // Its folder is made at the start.
         && config.record.history != Record::default().history

@@ -279,7 +279,7 @@ fn adj_range(value: &DeValue<'_>) -> Result<RangeInclusive<i16>, String> {
         other => ("=", i16::try_from(integer(other)?).ok()),
     };
     let value = value.filter(|v| (-1000..=1000).contains(v));
-    Ok(match (comparison, value) {
+    let range = match (comparison, value) {
         ("<=", Some(v)) => -1000..=v,
         ("<", Some(v)) => -1000..=v - 1,
         (">=", Some(v)) => v..=1000,
@@ -288,5 +288,6 @@ fn adj_range(value: &DeValue<'_>) -> Result<RangeInclusive<i16>, String> {
         _ => {
             return Err("is no range; give a number from -1000 to 1000 or a comparison such as \"<= -900\"".into());
         }
-    })
+    };
+    if range.is_empty() { Err("fits nothing: it is between -1000 and 1000".into()) } else { Ok(range) }
 }

@@ -23,7 +23,7 @@ use linux::pidfd::Signal;
 use linux::process::{State, pids};
 use linux::{Dir, Pid, PidFd, Process, Root, escape};
 
-use super::target::{Problem, ProblemKind, Target, open_target, threads};
+use super::target::{Problem, ProblemKind, Target, hides_processes, open_target, threads};
 use crate::users;
 
 /// How long to wait for those that were sent SIGSTOP and wait for something in the kernel: it can take for ever, as
@@ -83,6 +83,10 @@ pub struct Set {
     members: BTreeMap<Pid, Member>,
     /// Some of it is not to be killed: memreap itself, what is protected or cannot be seen.
     is_partial: bool,
+    /// There are some in the cgroup, as vhost's in that of a virtual machine; no kill means them.
+    has_kernel_threads: bool,
+    /// That some may be hidden was told.
+    hidden_told: bool,
 }
 
 #[derive(Debug)]
@@ -130,7 +134,8 @@ impl Set {
             SetName::Unit(unit) => open_unit(root, unit)?,
             SetName::User(user) => Kind::User(user_id(user)?),
         };
-        Ok(Self { name: name.clone(), kind, members: BTreeMap::new(), is_partial: false })
+        let (is_partial, has_kernel_threads, hidden_told) = (false, false, false);
+        Ok(Self { name: name.clone(), kind, members: BTreeMap::new(), is_partial, has_kernel_threads, hidden_told })
     }
 
     /// What it was named by.
@@ -152,6 +157,16 @@ impl Set {
             Kind::Cgroup { cgroup, may_kill: true, .. } if !self.is_partial => Some(cgroup),
             _ => None,
         }
+    }
+
+    /// Whether processes are left in a cgroup that was killed at once. What has been removed is empty.
+    pub fn is_populated(&self, root: &Root) -> bool {
+        let Kind::Cgroup { cgroup, path, .. } = &self.kind else { return false };
+        let is_process =
+            |pid: &Pid| Process::open(root, *pid).and_then(|p| p.stat()).is_ok_and(|stat| !stat.is_kernel_thread());
+        cgroup.is_populated() == Ok(true)
+            && (!self.has_kernel_threads
+                || list(cgroup, path).is_ok_and(|listed| listed.unseen > 0 || listed.pids.iter().any(is_process)))
     }
 
     /// Whether no process was found, memreap itself excepted.
@@ -201,6 +216,9 @@ impl Set {
                 for pid in listed.pids.into_iter().filter(|pid| !self.is_known(*pid)) {
                     targets.extend(open_if_there(root, pid, |_| Ok(true))?);
                 }
+                let found = targets.len();
+                targets.retain(|target| !target.facts.kernel_thread);
+                self.has_kernel_threads |= targets.len() < found;
                 if !targets.is_empty() {
                     // What is still there is what was opened: no other process has its ID.
                     let Kind::Cgroup { cgroup, path, .. } = &self.kind else { return Ok(Vec::new()) };
@@ -211,7 +229,19 @@ impl Set {
             }
         };
         found.retain(|target| !self.leave_out(target.facts.pid));
-        found.into_iter().map(|target| self.take_in(target, &check)).collect()
+        let hidden = self.hidden(root).map(|problem| Ok(Err(problem)));
+        found.into_iter().map(|target| self.take_in(target, &check)).chain(hidden).collect()
+    }
+
+    /// What is against a tree or a user's processes where some of them may be hidden, once.
+    fn hidden(&mut self, root: &Root) -> Option<Problem> {
+        if self.hidden_told || matches!(self.kind, Kind::Cgroup { .. }) || !hides_processes(root) {
+            return None;
+        }
+        self.hidden_told = true;
+        let text = "/proc hides processes of other users (hidepid), so some of it may be left: run as root, or kill \
+                    what can be seen by --keep-going";
+        Some(Problem::new(ProblemKind::NotPermitted, text.to_owned()))
     }
 
     /// As [`Set::search`], for a tree, from the top down. `first` is its first process, at the first time.
@@ -233,6 +263,7 @@ impl Set {
         if let Some(first) = first {
             parents.push(first.facts.pid);
             found.push(self.take_in(first, &check)?);
+            found.extend(self.hidden(root).map(Err));
         }
         while let Some(parent) = parents.pop() {
             for pid in children.remove(&parent).unwrap_or_default() {
@@ -336,7 +367,7 @@ fn open_if_there(
 enum Activity {
     /// All are stopped or gone.
     None,
-    /// One cannot be interrupted. It may be starting a process.
+    /// One waits for something else than the signal. It may be starting a process.
     Waits,
     /// One runs, or is about to, with a signal pending.
     Runs,
@@ -346,7 +377,8 @@ fn activity(root: &Root, pid: Pid) -> Activity {
     let stats = threads(root, pid).filter_map(|thread| thread.stat().ok());
     let activities = stats.map(|stat| match stat.state {
         State::Zombie | State::Other(b'T' | b't' | b'X') => Activity::None,
-        State::Other(b'D') => Activity::Waits,
+        // It sleeps although it was sent a signal: its cgroup is frozen, or another thread takes the signal first.
+        State::Other(b'D' | b'S') => Activity::Waits,
         State::Other(_) => Activity::Runs,
     });
     activities.max().unwrap_or(Activity::None)
@@ -367,6 +399,7 @@ fn list(cgroup: &Cgroup, path: &[u8]) -> Result<Listed, Problem> {
                 (ProblemKind::NotFound, "it has threads and no processes (threaded); give the one above it".to_owned())
             }
             Failure::Denied => (ProblemKind::NotPermitted, "not permitted".to_owned()),
+            Failure::Other(errno) => (ProblemKind::System, errno.to_string()),
             failure => (ProblemKind::System, format!("{failure:?}")),
         };
         Problem::new(kind, format!("the processes of cgroup {} cannot be listed: {why}", escape(path)))
@@ -375,20 +408,25 @@ fn list(cgroup: &Cgroup, path: &[u8]) -> Result<Listed, Problem> {
     let mut below = Vec::new();
     add_members(cgroup, &mut listed)
         .or_else(|failure| if is_removed(failure) { Ok(()) } else { Err(failed(failure)) })?;
-    let add_below = |cgroup: &Cgroup, below: &mut Vec<Cgroup>| {
+    let add_below = |cgroup: &Cgroup, below: &mut Vec<Result<Cgroup, Failure>>| {
         let added = cgroup.for_each_child(|child| below.push(child));
         added.or_else(|failure| if is_removed(failure) { Ok(()) } else { Err(failed(failure)) })
     };
     add_below(cgroup, &mut below)?;
     while let Some(child) = below.pop() {
-        match add_members(&child, &mut listed) {
-            // Those above a threaded one list its processes.
-            Ok(()) | Err(Failure::Other(_) | Failure::Gone) => {}
+        match child.and_then(|child| add_members(&child, &mut listed).map(|()| child)) {
+            Ok(child) => add_below(&child, &mut below)?,
+            Err(failure) if is_threaded(failure) || is_removed(failure) => {}
+            // Somebody in it may be protected.
             Err(failure) => return Err(failed(failure)),
         }
-        add_below(&child, &mut below)?;
     }
     Ok(listed)
+}
+
+/// Those above a threaded cgroup list its processes.
+fn is_threaded(failure: Failure) -> bool {
+    failure == Failure::Other(rustix::io::Errno::OPNOTSUPP)
 }
 
 fn add_members(cgroup: &Cgroup, listed: &mut Listed) -> Result<(), Failure> {
@@ -434,7 +472,11 @@ fn open_kind(hierarchy: &Hierarchy, path: Vec<u8>) -> Result<Kind, Problem> {
             Err(Problem::new(ProblemKind::NotFound, text))
         }
         Err(failure) => {
-            let kind = if failure == Failure::Denied { ProblemKind::NotPermitted } else { ProblemKind::System };
+            let kind = match failure {
+                Failure::Denied => ProblemKind::NotPermitted,
+                Failure::Malformed => ProblemKind::NotFound,
+                _ => ProblemKind::System,
+            };
             let text = format!(
                 "cgroup {} cannot be opened: {failure:?}; a path has no '..', and at most 511 bytes",
                 escape(&path[..])
@@ -461,19 +503,21 @@ fn open_unit(root: &Root, unit: &str) -> Result<Kind, Problem> {
     while let Some(slice) = slices.pop() {
         // What was removed meanwhile has no units.
         let Ok(opened) = Cgroup::open(&top, &slice) else { continue };
-        let mut is_found = false;
+        let mut found = None;
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let _ = opened.dir().for_each_entry(&mut buffer, |entry: &CStr, is_dir| {
             let entry = entry.to_bytes();
-            if is_dir && entry == name.as_bytes() {
-                is_found = true;
+            let path = || [&slice[..], b"/", entry].concat();
+            // Before names that could be taken for the kernel's files, as cpu.service, and before '_', is a '_'.
+            if is_dir && entry.strip_prefix(b"_").unwrap_or(entry) == name.as_bytes() {
+                found = Some(path());
             } else if is_dir && entry.ends_with(b".slice") {
-                slices.push([&slice[..], b"/", entry].concat());
+                slices.push(path());
             }
-            !is_found
+            found.is_none()
         });
-        if is_found {
-            return open_kind(&hierarchy, [&slice[..], b"/", name.as_bytes()].concat());
+        if let Some(path) = found {
+            return open_kind(&hierarchy, path);
         }
     }
     let whose = if user.is_root() { "the system's manager" } else { "this user's manager" };

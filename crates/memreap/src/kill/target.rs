@@ -75,6 +75,8 @@ pub struct Facts {
     pub bytes: u64,
     /// Which of the two `bytes` is.
     pub exact: bool,
+    /// What comes back of it at most when others die with it that share its memory.
+    pub share: u64,
 }
 
 /// A process that was chosen.
@@ -312,7 +314,7 @@ impl Target {
     /// comes back at most is kept then.
     pub fn measure(&mut self) {
         if let Ok(rollup) = self.process.smaps_rollup() {
-            (self.facts.bytes, self.facts.exact) = (rollup.comes_back(), true);
+            (self.facts.bytes, self.facts.exact, self.facts.share) = (rollup.comes_back(), true, rollup.share());
         }
     }
 }
@@ -390,6 +392,7 @@ impl Facts {
             swap: memory.swap,
             bytes: memory.rss_anon.saturating_add(memory.swap),
             exact: false,
+            share: memory.rss_anon.saturating_add(memory.swap),
         })
     }
 
@@ -474,6 +477,10 @@ fn find(root: &Root, name: &OsStr, all: bool) -> Result<Vec<Target>, Problem> {
             Err(problem) => return Err(problem),
         }
     }
+    // It gives nothing back, and the one that lives is meant.
+    if targets.len() > 1 && targets.iter().filter(|target| !target.facts.zombie).count() == 1 {
+        targets.retain(|target| !target.facts.zombie);
+    }
     match targets.len() {
         0 => Err(Problem::new(ProblemKind::NotFound, not_found_text(name, hidden || hides_processes(root)))),
         1 => Ok(targets),
@@ -556,7 +563,10 @@ fn is_program(name: &OsStr, exe: &Path) -> bool {
 }
 
 fn is_argv0(name: &OsStr, argv0: &OsStr) -> bool {
-    base_name(argv0.as_bytes()) == name.as_bytes()
+    let argv0 = argv0.as_bytes();
+    // A title that a process has given itself may have a path in it: "worker: reading /srv/postgres".
+    let title = if argv0.contains(&b' ') { argv0 } else { base_name(argv0) };
+    title == name.as_bytes()
 }
 
 fn base_name(path: &[u8]) -> &[u8] {
@@ -568,27 +578,37 @@ fn base_name(path: &[u8]) -> &[u8] {
 struct Protected {
     /// See [`ancestry`].
     ancestry: Vec<Pid>,
+    /// When the last of them that can be read started, in clock ticks after boot, if it has a parent that cannot: those
+    /// above that one, which are older, are not known.
+    unknown_before: Option<u64>,
     /// That is given.
     force: bool,
 }
 
-/// Returns the caller itself, then its parent and so on.
+/// Returns the caller itself, then its parent and so on, as far as they can be read.
 pub(crate) fn ancestry(root: &Root) -> Vec<Pid> {
+    ancestors(root).0
+}
+
+/// As [`ancestry`], and [`Protected::unknown_before`].
+fn ancestors(root: &Root) -> (Vec<Pid>, Option<u64>) {
     let mut pids = vec![Pid::own()];
-    while let Some(parent) = pids
-        .last()
-        .and_then(|last| Process::open(root, *last).and_then(|p| p.stat()).ok()?.ppid)
+    let mut oldest = None;
+    while let Ok(stat) = Process::open(root, pids[pids.len() - 1]).and_then(|process| process.stat()) {
         // A parent that died while we looked has a new one, which may be one seen already.
-        .filter(|parent| !pids.contains(parent))
-    {
-        pids.push(parent);
+        match stat.ppid.filter(|parent| !pids.contains(parent)) {
+            Some(parent) => pids.push(parent),
+            None => return (pids, None),
+        }
+        oldest = Some(stat.start_time);
     }
-    pids
+    (pids, oldest)
 }
 
 impl Protected {
     fn find(root: &Root, force: bool) -> Self {
-        Self { ancestry: ancestry(root), force }
+        let (ancestry, unknown_before) = ancestors(root);
+        Self { ancestry, unknown_before, force }
     }
 
     /// Says what is against killing a process.
@@ -610,6 +630,8 @@ impl Protected {
             "memreap itself"
         } else if self.ancestry.contains(&pid) {
             "an ancestor of memreap"
+        } else if self.unknown_before.is_some_and(|start| target.facts.start_time <= start) {
+            "perhaps an ancestor of memreap, as /proc hides who started that (hidepid)"
         } else {
             return Ok(());
         };
@@ -633,6 +655,7 @@ mod tests {
         let argv0 = |name: &str, argv0: &str| is_argv0(name.as_ref(), argv0.as_ref());
         assert!(argv0("nginx", "nginx") && argv0("nginx", "/usr/sbin/nginx"));
         assert!(!argv0("nginx", "nginx: worker process"));
+        assert!(!argv0("postgres", "worker: reading /srv/postgres") && !argv0("0", "sshd: u@pts/0"));
         assert!(!argv0("", "x"));
     }
 
@@ -649,6 +672,26 @@ mod tests {
         let pids = ancestry(&Root::system());
         assert_eq!(pids[0], Pid::own());
         assert!(pids.len() > 1);
+    }
+
+    #[test]
+    fn who_is_older_than_a_hidden_parent_may_be_an_ancestor() {
+        let tree = tempfile::tempdir().unwrap();
+        let add = |pid: i32, ppid: i32, start: u64| {
+            let dir = tree.path().join(format!("proc/{pid}"));
+            fs::create_dir_all(&dir).unwrap();
+            let zeroes = "0 ".repeat(17);
+            let stat = format!("{pid} (x) S {ppid} {zeroes}{start} {}\n", "0 ".repeat(30));
+            fs::write(dir.join("stat"), stat).unwrap();
+        };
+        let (own, root) = (Pid::own().get(), Root::at(tree.path()));
+        let [above, hidden] = [own + 1, own + 2];
+        let pids = |pids: &[i32]| pids.iter().map(|pid| Pid::new(*pid).unwrap()).collect::<Vec<_>>();
+        add(own, above, 90);
+        add(above, hidden, 70);
+        assert_eq!(ancestors(&root), (pids(&[own, above, hidden]), Some(70)));
+        add(hidden, 0, 50);
+        assert_eq!(ancestors(&root), (pids(&[own, above, hidden]), None));
     }
 
     #[test]
@@ -674,6 +717,7 @@ mod tests {
             swap: 100 << 10,
             bytes: 107 << 10,
             exact: false,
+            share: 107 << 10,
         };
         for exact in [true, false] {
             let mut target = Target {

@@ -96,6 +96,10 @@ impl Pattern {
         if text.split('/').any(|c| c != "**" && c.contains("**")) {
             return Err("'**' stands for whole components: write it between slashes".to_owned());
         }
+        let mut written = text.trim_end_matches('/').split('/');
+        if written.any(|c| matches!(c, "" | "." | "..")) && !text.is_empty() {
+            return Err("fits nothing: a path has no '//', '.' or '..' in it".to_owned());
+        }
         Ok(())
     }
 

@@ -74,8 +74,13 @@ pub fn run(args: &HistoryArgs) -> Result<Exit> {
 
 fn wanted(args: &HistoryArgs, entry: &Entry) -> bool {
     args.since.is_none_or(|since| entry.unix_ms >= since.0)
-        && args.unit.as_ref().is_none_or(|unit| entry.unit == *unit)
+        // A name without its ending is a service's, as for `kill --unit`.
+        && args.unit.as_ref().is_none_or(|unit| entry.unit == *unit || entry.unit.strip_suffix(".service") == Some(unit))
         && args.reason.as_ref().is_none_or(|reason| entry.reason == *reason)
+}
+
+fn is_dry_run(entry: &Entry) -> bool {
+    entry.ending == "dry-run"
 }
 
 /// A kill that is shown.
@@ -99,6 +104,7 @@ impl<'a> Shown<'a> {
         let earlier = all[..index].iter().rev().map(|kill| &kill.entry);
         let tried = earlier
             .take_while(|entry| kill.entry.unix_ms - entry.unix_ms <= SHORTAGE_MS)
+            .filter(|entry| !is_dry_run(entry))
             .map(|e| Tried { unix_ms: e.unix_ms, pid: e.pid, comm: &e.comm, ending: &e.ending })
             .collect();
         Self { kill, tried }
@@ -181,12 +187,17 @@ fn victim(entry: &Entry) -> String {
 fn write_summary(out: &mut impl Write, shown: &[Shown<'_>]) -> io::Result<()> {
     /// More units than this are not listed.
     const MAX_UNITS: usize = 8;
+    let (dry, shown): (Vec<_>, Vec<_>) = shown.iter().partition(|kill| is_dry_run(&kill.kill.entry));
+    let dry = match dry.len() {
+        0 => String::new(),
+        dry => format!("; {dry} in dry runs"),
+    };
     if shown.is_empty() {
-        return writeln!(out, "no kills");
+        return writeln!(out, "no kills{dry}");
     }
     let counts = |field: fn(&Entry) -> &str, limit: usize| {
         let mut counts = BTreeMap::<&str, usize>::new();
-        for kill in shown {
+        for kill in &shown {
             *counts.entry(field(&kill.kill.entry)).or_default() += 1;
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
@@ -200,5 +211,5 @@ fn write_summary(out: &mut impl Write, shown: &[Shown<'_>]) -> io::Result<()> {
     };
     let plural = if shown.len() == 1 { "kill" } else { "kills" };
     let (reasons, units) = (counts(|entry| &entry.reason, MAX_UNITS), counts(|entry| &entry.unit, MAX_UNITS));
-    writeln!(out, "{} {plural}; by reason: {reasons}; by unit: {units}", shown.len())
+    writeln!(out, "{} {plural}; by reason: {reasons}; by unit: {units}{dry}", shown.len())
 }

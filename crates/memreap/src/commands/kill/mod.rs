@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use linux::Root;
 use linux::meminfo::MemInfo;
-use linux::signal::{self, Signal};
+use linux::signal;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::interrupt::Interrupt;
@@ -102,10 +102,6 @@ fn execute(plan: &Plan) -> Result<Report> {
     Ok(report)
 }
 
-/// What may end or stop this program, and must not while it keeps others stopped.
-const DEADLY: [Signal; 7] =
-    [Signal::TERM, Signal::HUP, Signal::QUIT, Signal::TSTP, Signal::USR1, Signal::USR2, Signal::ALARM];
-
 /// How to kill.
 #[derive(Clone, Copy)]
 struct Kill<'a> {
@@ -135,7 +131,7 @@ impl Kill<'_> {
         let Self { plan, root, .. } = self;
         // Before threads are started.
         let interrupt = Interrupt::catch().context("cannot catch Ctrl-C")?;
-        let unblocked = signal::block(&DEADLY)?;
+        let unblocked = signal::block_all()?;
         let mut victims = vec![self.arm(targets)];
         unblocked.restore()?;
         let before = memory(root)?;
@@ -174,7 +170,7 @@ impl Kill<'_> {
                 }
             }
             if wait != WaitEnd::Interrupted {
-                report.check_empty(selection, until, || interrupt.take());
+                report.check_empty(root, selection, until, || interrupt.take());
             }
         }
         report.interrupted |= wait == WaitEnd::Interrupted && interrupt.take();
@@ -218,7 +214,8 @@ impl Kill<'_> {
     /// Sends SIGKILL to all that is named: also to what has been started meanwhile, which is added to the victims.
     /// Returns whether it did: not if there is a problem with what was started.
     fn kill(self, victims: &mut Vec<Victims>, selection: &mut Selection, report: &mut Report) -> Result<bool> {
-        let unblocked = signal::block(&DEADLY)?;
+        // None must end or stop this program while it keeps others stopped.
+        let unblocked = signal::block_all()?;
         let outrun = selection.hold(self.root);
         let problem_exit = report.take_problems(selection);
         report.exit = report.exit.max(problem_exit.unwrap_or(Exit::Done));

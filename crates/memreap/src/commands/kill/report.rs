@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use linux::{Pid, escape};
+use linux::{Pid, Root, escape};
 use serde::{Serialize, Serializer};
 
 use super::plan::Plan;
@@ -211,11 +211,15 @@ impl Report {
     }
 
     /// Waits until the cgroups that were killed as a whole have no process any more, and says if there are still some.
-    pub fn check_empty(&mut self, selection: &Selection, until: Instant, interrupted: impl Fn() -> bool) {
-        for set in &selection.sets {
-            let Some(cgroup) = set.at_once() else { continue };
-            // What has been removed cannot be read, and is empty.
-            while cgroup.is_populated() == Ok(true) && !self.interrupted {
+    pub fn check_empty(
+        &mut self,
+        root: &Root,
+        selection: &Selection,
+        until: Instant,
+        interrupted: impl Fn() -> bool,
+    ) {
+        for set in selection.sets.iter().filter(|set| set.at_once().is_some()) {
+            while set.is_populated(root) && !self.interrupted {
                 if Instant::now() >= until {
                     let name = set.name().to_string();
                     let text = format!("{name} still has processes: started or moved there since, or still dying");
@@ -233,10 +237,10 @@ impl Report {
         let mut text = String::new();
         for (index, set) in self.sets.iter().enumerate() {
             let of_set = || self.victims.iter().filter(|victim| victim.set == Some(index));
-            let plain = of_set().filter(|victim| victim.is_plain()).count();
-            if plain > 0 {
+            if of_set().any(VictimReport::is_plain) {
+                let killed = of_set().filter(|victim| victim.fate() == Some(Fate::Killed)).count();
                 let how = if set.at_once { ", all at once" } else { "" };
-                let _ = writeln!(text, "{}: {plain} of {} processes killed{how}", set.target, of_set().count());
+                let _ = writeln!(text, "{}: {killed} of {} processes killed{how}", set.target, of_set().count());
             }
         }
         for victim in self.victims.iter().filter(|victim| victim.set.is_none() || !victim.is_plain()) {
@@ -261,22 +265,25 @@ impl Report {
         })
     }
 
-    /// Returns how many bytes came back, and after what time the last of them did.
-    fn back(&self) -> (u64, Duration) {
-        self.outcomes()
-            .filter_map(|(facts, o)| Some((facts.bytes, o.started + o.back?)))
-            .fold((0, Duration::ZERO), |(sum, last), (bytes, at)| (sum + bytes, last.max(at)))
-    }
-
     /// The sum over several processes.
     fn total(&self) -> Option<String> {
-        if self.dry_run && self.victims.len() > 1 {
-            let sum = self.victims.iter().map(|v| v.facts.bytes).sum();
-            return Some(format!("{} processes: {} would come back", self.victims.len(), units::bytes(sum)));
+        let would = |victim: &&VictimReport| matches!(victim.result, VictimResult::WouldKill { .. });
+        let would: Vec<_> = self.victims.iter().filter(would).map(|victim| &victim.facts).collect();
+        if would.len() > 1 {
+            let (least, most) = together(&would);
+            let [least_text, most_text] = [least, most].map(units::bytes);
+            let bytes = match least {
+                0 => format!("at most {most_text}"),
+                least if least == most => most_text,
+                _ => format!("{least_text} to {most_text}"),
+            };
+            return Some(format!("{} processes: {bytes} would come back", would.len()));
         }
-        let came = self.outcomes().filter(|(_, o)| o.back.is_some()).count();
-        let (sum, last) = self.back();
-        (came > 1).then(|| format!("{came} processes: {}", back(sum, last)))
+        let came: Vec<_> = self.outcomes().filter_map(|(facts, o)| Some((facts, o.started + o.back?))).collect();
+        let last = came.iter().map(|(_, at)| *at).max()?;
+        let (least, most) = together(&came.iter().map(|(facts, _)| *facts).collect::<Vec<_>>());
+        let bytes = self.freed.map_or(most, |freed| freed.clamp(least, most));
+        (came.len() > 1).then(|| format!("{} processes: {}", came.len(), back(bytes, last)))
     }
 
     /// A note for when the system has got much less memory back than its processes had.
@@ -294,6 +301,13 @@ impl Report {
             )
         })
     }
+}
+
+/// What processes give back if they die together, in bytes, at least and at most.
+fn together(all: &[&Facts]) -> (u64, u64) {
+    let least = all.iter().filter(|facts| facts.exact).map(|facts| facts.bytes).sum();
+    let most = all.iter().map(|facts| facts.share.max(facts.bytes)).sum();
+    (least, most)
 }
 
 /// "2.0 GiB back in 0.41 s (4.9 GiB/s)"
@@ -314,7 +328,14 @@ fn rate(bytes: u64, time: Duration) -> Option<f64> {
 impl VictimReport {
     /// It was killed, and there is no more to say.
     fn is_plain(&self) -> bool {
-        matches!(&self.result, VictimResult::Attempted(outcome) if matches!(outcome.fate, Fate::Killed | Fate::Gone))
+        matches!(self.fate(), Some(Fate::Killed | Fate::Gone))
+    }
+
+    fn fate(&self) -> Option<Fate> {
+        match self.result {
+            VictimResult::Attempted(outcome) => Some(outcome.fate),
+            _ => None,
+        }
     }
 
     fn line(&self, report: &Report) -> String {

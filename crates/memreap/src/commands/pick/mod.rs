@@ -4,7 +4,7 @@
 mod why_not;
 
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
@@ -16,6 +16,7 @@ use why_not::{Victim, WhyNot};
 use super::args::PickArgs;
 use crate::choice::{Choice, Chooser, Considered, Scope};
 use crate::config::Config;
+use crate::daemon::run::sampler::{self, Machine, Memory};
 use crate::exit::Exit;
 use crate::policy::Policy;
 use crate::{units, users};
@@ -40,6 +41,8 @@ struct Report {
     /// How the process stands that was asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     why_not: Option<WhyNot>,
+    #[serde(skip)]
+    smallest_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -118,11 +121,14 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
         chooser.refresh(&config.policy, COMMAND_LINES_BUDGET);
     }
     chooser.set_grouping(config.kill.grouping());
+    let smallest_bytes = smallest_victim(&root)?;
+    chooser.set_min_bytes(smallest_bytes);
     let choice = chooser.choose(&config.policy, Scope::All { by_cgroup: config.kill.by_cgroup });
-    let mut report = Report::new(&root, &config.policy, &chooser, choice.as_ref());
+    let mut report = Report::new(&root, &config.policy, &chooser, choice.as_ref(), smallest_bytes);
     if let Some(pid) = args.why_not {
         let victim = choice.as_ref().map(|choice| Victim { choice, score: report.score_of(choice) });
-        match WhyNot::find(&root, &mut chooser, &config.policy, pid, victim)? {
+        chooser.set_min_bytes(0);
+        match WhyNot::find(&root, &mut chooser, &config.policy, pid, victim, smallest_bytes) {
             Ok(found) => report.why_not = Some(found),
             Err(problem) => {
                 eprintln!("memreap: {problem}");
@@ -145,8 +151,21 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     Ok(if choice.is_some() || args.why_not.is_some() { Exit::Done } else { Exit::NotFound })
 }
 
+/// What a victim gives back at least, in bytes.
+fn smallest_victim(root: &Root) -> Result<u64> {
+    let memory = Memory::Machine(Machine::open(root)?);
+    let sample = memory.sample(Instant::now(), &mut sampler::buffer()[..]);
+    Ok(sample.context("cannot read the machine's memory")?.min_victim_bytes())
+}
+
 impl Report {
-    fn new(root: &Root, policy: &Policy, chooser: &Chooser, choice: Option<&Choice>) -> Self {
+    fn new(
+        root: &Root,
+        policy: &Policy,
+        chooser: &Chooser,
+        choice: Option<&Choice>,
+        smallest_bytes: u64,
+    ) -> Self {
         let cost = chooser.cost();
         let hierarchy = Hierarchy::find(root).ok().flatten();
         let candidate = |c| Candidate::new(root, hierarchy.as_ref(), policy, c);
@@ -164,6 +183,7 @@ impl Report {
                 seconds: cost.took.as_secs_f64(),
             },
             why_not: None,
+            smallest_bytes,
         }
     }
 
@@ -175,7 +195,11 @@ impl Report {
     fn write(&self, out: &mut impl Write, explain: bool) -> io::Result<()> {
         match &self.victim {
             Some(victim) => victim.write(out)?,
-            None => writeln!(out, "no process would be killed: none that may be killed has private memory")?,
+            None => writeln!(
+                out,
+                "no process would be killed: none that may be killed would give back {} or more",
+                units::bytes(self.smallest_bytes)
+            )?,
         }
         if explain {
             self.write_table(out)?;

@@ -2,14 +2,11 @@
 //! Why a process would not be killed now: which rule or reason spares it, or which one would be taken instead.
 
 use std::io::{self, Write};
-use std::time::Instant;
 
-use anyhow::{Context as _, Result};
 use linux::{Pid, PidFd, Root};
 use serde::Serialize;
 
 use crate::choice::{Choice, Chooser, Scope, Standing};
-use crate::daemon::run::sampler::{self, Machine, Memory};
 use crate::kill::target::thread_of;
 use crate::policy::{Policy, Verdict};
 use crate::{units, users};
@@ -68,23 +65,19 @@ pub struct Victim<'a> {
 }
 
 impl WhyNot {
-    /// Finds out how a process stands. `Err` has the text for when it is none, or cannot be read.
+    /// Finds out how a process stands. A victim gives back `smallest_bytes` at least.
     ///
     /// # Errors
-    /// When the machine's memory cannot be read.
+    /// Text for the user, when it is no process, or cannot be read.
     pub fn find(
         root: &Root,
         chooser: &mut Chooser,
         policy: &Policy,
         pid: Pid,
         victim: Option<Victim<'_>>,
-    ) -> Result<Result<Self, String>> {
-        let Ok(standing) = chooser.standing(policy, pid) else { return Ok(Err(unknown(root, pid))) };
-        let memory = Memory::Machine(Machine::open(root)?);
-        let smallest_bytes = memory
-            .sample(Instant::now(), &mut sampler::buffer()[..])
-            .context("cannot read the machine's memory")?
-            .min_victim_bytes();
+        smallest_bytes: u64,
+    ) -> Result<Self, String> {
+        let standing = chooser.standing(policy, pid).map_err(|_| unknown(root, pid))?;
         let is_victim = victim.as_ref().is_some_and(|victim| victim.choice.pid == pid);
         // As closely as the choice has read the victim.
         let (bytes, exact) = match &victim {
@@ -113,7 +106,7 @@ impl WhyNot {
         let Standing { comm, uid, verdict, .. } = standing;
         let beaten = victim.filter(|_| reason == Reason::Less);
         let group = beaten.as_ref().and_then(|victim| victim.choice.group);
-        Ok(Ok(Self {
+        Ok(Self {
             pid: pid.get(),
             name: comm.to_string(),
             uid,
@@ -127,7 +120,7 @@ impl WhyNot {
             victim_group: group.filter(|group| group.expendable).map(|group| (group.bytes, group.processes)),
             smallest_bytes,
             weighed: weighed(policy, &verdict),
-        }))
+        })
     }
 
     /// Prints it for people. `victim` is how the process that would be killed is called.

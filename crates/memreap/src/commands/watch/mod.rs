@@ -103,6 +103,8 @@ impl Watcher {
     fn view(&mut self) -> Result<View> {
         let policy = &self.config.policy;
         self.chooser.refresh(policy, REFRESH_BUDGET);
+        let sample = self.memory.sample(self.began, &mut self.buffer[..])?;
+        self.chooser.set_min_bytes(sample.min_victim_bytes());
         let choice = self.chooser.choose(policy, Scope::All { by_cgroup: self.config.kill.by_cgroup });
         let next = choice.map(|choice| {
             let rule = choice.rule.map_or(String::new(), |rule| policy.rule(rule).to_owned());
@@ -114,7 +116,6 @@ impl Watcher {
             }
             None => Ok(Vec::new()),
         };
-        let sample = self.memory.sample(self.began, &mut self.buffer[..])?;
         let pressure = match Pressure::read(&self.root) {
             Ok(pressure) => Some(pressure),
             Err(e) if e.is_unsupported() => None,

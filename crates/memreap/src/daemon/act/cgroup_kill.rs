@@ -30,8 +30,10 @@ fn kill_one_by_one(cgroup: &Cgroup, method: Method, levels: usize) -> bool {
     // One that is threaded cannot say; those above it list its processes.
     let Ok(mut killed) = kill_members(cgroup, method) else { return false };
     if let Some(below) = levels.checked_sub(1) {
-        // What cannot be listed is left out.
-        let _ = cgroup.for_each_child(|child| killed |= kill_one_by_one(&child, method, below));
+        // What cannot be listed or opened is left out.
+        let _ = cgroup.for_each_child(|child| {
+            killed |= child.is_ok_and(|child| kill_one_by_one(&child, method, below));
+        });
     }
     killed
 }

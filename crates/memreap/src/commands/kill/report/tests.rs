@@ -54,6 +54,7 @@ fn victim(pid: i32, bytes: u64, result: VictimResult) -> VictimReport {
         swap: 0,
         bytes,
         exact: false,
+        share: bytes,
     };
     VictimReport { facts, set: None, result }
 }
