@@ -59,7 +59,8 @@ Exit codes:
   changes no exit code; stderr says so. A dry run has the exit code of the real run, as far as that
   can be known.
 
-JSON, one object (sizes in bytes, times in seconds; fields may be added without a new version):
+JSON, one object, but none with exit code 70 or a wrong command line (sizes in bytes, times in
+seconds; fields may be added without a new version):
   version, command      2, \"kill\"
   dry_run, interrupted  true or false
   exit_code             as above
@@ -72,9 +73,9 @@ JSON, one object (sizes in bytes, times in seconds; fields may be added without 
   victims               see below
   sets                  of --tree and the like, each with kind, target, cgroup (path or null),
                         at_once (by cgroup.kill)
-  errors                target as typed or null, pid or null, message, kind: not_found,
-                        not_permitted, ambiguous, protected, kernel_thread, unsupported, not_empty,
-                        system
+  errors                target as typed (of --tree and the like behind that word) or null, pid or
+                        null, message, kind: not_found, not_permitted, ambiguous, protected,
+                        kernel_thread, unsupported, not_empty, system
  Each victim:
   pid, start_time       together they are unique; the time is in clock ticks after boot
   comm                  its name, printable
@@ -111,6 +112,7 @@ Exit codes:
   0    a process would be killed; with --why-not, the answer was found
   1    no process may be killed; with --why-not, there is no such process
   2    wrong usage, or the configuration is wrong
+  70   processes or memory cannot be read
 
 JSON, one object (sizes in bytes):
   version, command  1, \"pick\"
