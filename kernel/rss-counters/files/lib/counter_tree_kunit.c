@@ -575,8 +575,8 @@ static void goes_on_without_memory(struct kunit *test)
 {
 	struct counter_tree_shape vast = {
 		.nr_cpus = nr_cpu_ids,
-		/* More than there can be in one piece. */
-		.nr_nodes = 1U << 26,
+		/* More bytes than there can be in one piece: INT_MAX. */
+		.nr_nodes = INT_MAX / L1_CACHE_BYTES + 1,
 	};
 	struct set *set = make_set(test, &shape_params[2]);
 	const gfp_t gfp = GFP_KERNEL | __GFP_NOWARN;

@@ -263,6 +263,17 @@ static void uncharge(struct folio **folios, unsigned int nr)
 #endif
 }
 
+/* As stock does when it has given pages back: only then does it look. */
+static void note_refill(struct zone *zone)
+{
+	if (test_bit(ZONE_BELOW_HIGH, &zone->flags) &&
+	    zone_watermark_ok(zone, 0, high_wmark_pages(zone), ZONE_MOVABLE,
+			      0)) {
+		clear_bit(ZONE_BELOW_HIGH, &zone->flags);
+		compat_wake_hopeless(zone->zone_pgdat);
+	}
+}
+
 /*
  * Gives all of @runs to the buddy lists. Not inlined, so that whoever traces
  * contended locks can tell this one from the LRU lock.
@@ -290,6 +301,7 @@ static noinline void free_runs(struct page_runs *runs)
 	}
 	spin_unlock_irqrestore(&runs->zone->lock, flags);
 	count_vm_events(PGFREE, nr_pages);
+	note_refill(runs->zone);
 	runs->nr = 0;
 }
 

@@ -10,4 +10,7 @@
 /* What register_sysctl() takes. */
 #define memreap_ctl_table	struct ctl_table
 
+/* Stock does not either. */
+#define compat_wake_hopeless(pgdat)	do { } while (0)
+
 #endif /* _MM_MEMREAP_COMPAT_H */

@@ -5,8 +5,8 @@
 #if !defined(_TRACE_MEMREAP_EXPEDITE_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _TRACE_MEMREAP_EXPEDITE_H
 
-#include <linux/hash.h>
 #include <linux/memreap_expedite.h>
+#include <linux/memreap_trace.h>
 #include <linux/sched.h>
 #include <linux/tracepoint.h>
 
@@ -74,7 +74,7 @@ TRACE_EVENT(memreap_expedite_queue,
 
 	TP_fast_assign(
 		__entry->pid = e->victim->tgid;
-		__entry->mm_id = hash_ptr(e->mm, 32);
+		__entry->mm_id = memreap_mm_id(e->mm);
 		__entry->bytes = pages << PAGE_SHIFT;
 		__entry->by = by;
 	),
@@ -104,7 +104,7 @@ TRACE_EVENT(memreap_expedite_done,
 
 	TP_fast_assign(
 		__entry->pid = e->victim->tgid;
-		__entry->mm_id = hash_ptr(e->mm, 32);
+		__entry->mm_id = memreap_mm_id(e->mm);
 		__entry->bytes = e->freed << PAGE_SHIFT;
 		__entry->ns = ns;
 		__entry->outcome = outcome;

@@ -5,7 +5,7 @@
 #if !defined(_TRACE_MEMREAP_REAP_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _TRACE_MEMREAP_REAP_H
 
-#include <linux/hash.h>
+#include <linux/memreap_trace.h>
 #include <linux/mm.h>
 #include <linux/tracepoint.h>
 
@@ -41,7 +41,7 @@ TRACE_EVENT(memreap_reap_start,
 	),
 
 	TP_fast_assign(
-		__entry->mm_id = hash_ptr(mm, 32);
+		__entry->mm_id = memreap_mm_id(mm);
 		__entry->rss = get_mm_rss(mm);
 	),
 
@@ -67,7 +67,7 @@ TRACE_EVENT(memreap_reap_end,
 	),
 
 	TP_fast_assign(
-		__entry->mm_id = hash_ptr(mm, 32);
+		__entry->mm_id = memreap_mm_id(mm);
 		__entry->bytes = stat->pages << PAGE_SHIFT;
 		__entry->chunks = stat->chunks;
 		__entry->yields = stat->yields;

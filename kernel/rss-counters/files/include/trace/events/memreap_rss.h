@@ -5,9 +5,9 @@
 #if !defined(_TRACE_MEMREAP_RSS_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _TRACE_MEMREAP_RSS_H
 
-#include <linux/hash.h>
-#include <linux/mm_types.h>
 #include <linux/counter_tree.h>
+#include <linux/memreap_trace.h>
+#include <linux/mm_types.h>
 #include <linux/tracepoint.h>
 
 /*
@@ -25,7 +25,7 @@ TRACE_EVENT(memreap_rss_spread,
 	),
 
 	TP_fast_assign(
-		__entry->mm_id = hash_ptr(mm, 32);
+		__entry->mm_id = memreap_mm_id(mm);
 		__entry->bytes = counter_tree_bytes(mm->rss_stat);
 		__entry->result = result;
 	),

@@ -5,7 +5,7 @@
 #if !defined(_TRACE_MEMREAP_SWAP_BATCH_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _TRACE_MEMREAP_SWAP_BATCH_H
 
-#include <linux/hash.h>
+#include <linux/memreap_trace.h>
 #include <linux/tracepoint.h>
 
 TRACE_EVENT(memreap_swap_batch,
@@ -22,7 +22,7 @@ TRACE_EVENT(memreap_swap_batch,
 	),
 
 	TP_fast_assign(
-		__entry->mm_id = hash_ptr(batch->mm, 32);
+		__entry->mm_id = memreap_mm_id(batch->mm);
 		__entry->runs = batch->nr;
 		__entry->pages = batch->pages;
 		__entry->freed = freed;

@@ -5,7 +5,7 @@
 #if !defined(_TRACE_MEMREAP_SWAP_LAST_H) || defined(TRACE_HEADER_MULTI_READ)
 #define _TRACE_MEMREAP_SWAP_LAST_H
 
-#include <linux/hash.h>
+#include <linux/memreap_trace.h>
 #include <linux/tracepoint.h>
 
 #ifndef _MEMREAP_SWAP_BY
@@ -39,7 +39,7 @@ TRACE_EVENT(memreap_swap_wait,
 	),
 
 	TP_fast_assign(
-		__entry->mm_id = hash_ptr(mm, 32);
+		__entry->mm_id = memreap_mm_id(mm);
 		__entry->pages = pages;
 	),
 

@@ -298,6 +298,34 @@ TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 			  atol(MAX_FAILURES));
 }
 
+/* As stock's event of a change of its counters has it, which only they tell. */
+TEST_F_TIMEOUT(trace, mm_id_is_that_of_rss_stat, TRACE_LIMIT)
+{
+	unsigned int id = 0, other, nr = 0;
+	char line[512];
+	FILE *f;
+
+	if (variant->starved)
+		SKIP(return, "as mthp");
+	ASSERT_TRUE(trace_enable("kmem/rss_stat", true));
+	EXPECT_EQ(mrelease_in_child(&self->victim, false), 0);
+	EXPECT_TRUE(trace_enable("kmem/rss_stat", false));
+	f = fopen(INSTANCE "/trace", "re");
+	ASSERT_NE(f, NULL);
+	while (fgets(line, sizeof(line), f)) {
+		const char *start = strstr(line, "memreap_reap_start: ");
+		const char *stat = strstr(line, "rss_stat: ");
+
+		if (start)
+			sscanf(start, "memreap_reap_start: mm_id=%u", &id);
+		else if (stat && id)
+			nr += sscanf(stat, "rss_stat: mm_id=%u", &other) == 1 &&
+			      other == id;
+	}
+	fclose(f);
+	EXPECT_GT(nr, 0);
+}
+
 struct worker {
 	pthread_barrier_t *go;
 	int pidfd;
