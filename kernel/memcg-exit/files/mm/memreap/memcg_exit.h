@@ -17,6 +17,7 @@ DECLARE_STATIC_KEY_TRUE(memreap_memcg_exit_key);
 bool memreap_memcg_has_reserve(struct page_counter *memory,
 			       struct page_counter *memsw);
 bool memreap_memcg_exit(struct mem_cgroup *memcg);
+void memcg_exit_mark_victim(void);
 
 /*
  * In try_charge_memcg(), if @memcg or one above it does not have room for
