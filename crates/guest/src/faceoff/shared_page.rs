@@ -3,17 +3,18 @@
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::{ptr, slice};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::MemfdFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::MapFlags;
 use rustix::thread::futex;
 
 use protocol::load::MAX_CHILDREN;
 
 use super::frames::Frame;
+use crate::memory::mapping::{Mapping, READ_WRITE};
 
 /// What precedes the frames. All zeroes at first.
 #[repr(C)]
@@ -76,24 +77,14 @@ impl SharedPage {
     }
 
     fn map(fd: impl AsFd, size: usize) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            rustix::mm::mmap(
-                ptr::null_mut(),
-                size,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                fd,
-                0,
-            )
-        }
-        .context("map the shared page")?;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let at = Mapping::of_file(fd, 0, size, READ_WRITE, flags).context("map the shared page")?.leak();
         let frames = (size - size_of::<Header>()) / size_of::<Slot>();
         // SAFETY: the mapping has room for the header and the slots behind it, both aligned to eight
         // bytes and made of atomics for which all zeroes are valid, and is never unmapped.
         unsafe {
             let header = &*at.cast::<Header>();
-            let slots = at.cast::<u8>().add(size_of::<Header>()).cast::<Slot>();
+            let slots = at.add(size_of::<Header>()).cast::<Slot>();
             Ok(Self { header, slots: slice::from_raw_parts(slots, frames) })
         }
     }

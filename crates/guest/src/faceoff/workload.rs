@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use std::{fs, ptr, slice, thread};
+use std::{fs, slice, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{Advice, MemfdFlags, fadvise};
@@ -22,6 +22,7 @@ use super::login;
 use super::paths::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER};
 use super::shared_page::SharedPage;
 use crate::memory::PAGE_BYTES;
+use crate::memory::mapping::{Mapping, READ_WRITE};
 use crate::memory::region::Region;
 use crate::process::child::{set_name, sleep_for_ever};
 use crate::rng::Rng;
@@ -136,19 +137,10 @@ impl Pace {
 
 /// Maps anonymous memory. No page is allocated yet.
 fn map_anonymous(pages: usize) -> Result<&'static mut [u8]> {
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe {
-        rustix::mm::mmap_anonymous(
-            ptr::null_mut(),
-            pages.max(1) * PAGE_BYTES,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
-    }
-    .context("mmap")?;
+    let mapping = Mapping::anonymous(pages.max(1) * PAGE_BYTES, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: the mapping is that long, all zeroes and referenced from nowhere else; whoever unmaps it gives
     // this reference up.
-    Ok(unsafe { slice::from_raw_parts_mut(at.cast(), pages * PAGE_BYTES) })
+    Ok(unsafe { slice::from_raw_parts_mut(mapping.context("mmap")?.leak(), pages * PAGE_BYTES) })
 }
 
 /// Writes to one byte of each of `pages` pages from number `at` on, wrapping around at the end. Returns the
@@ -167,11 +159,10 @@ fn map_file(path: &Path) -> Result<&'static [u8]> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     let size = usize::try_from(file.metadata()?.len())?;
     ensure!(size >= PAGE_BYTES, "{}: too small", path.display());
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let at = unsafe { rustix::mm::mmap(ptr::null_mut(), size, ProtFlags::READ, MapFlags::SHARED, &file, 0) }
-        .with_context(|| format!("map {}", path.display()))?;
+    let mapping = Mapping::of_file(&file, 0, size, ProtFlags::READ, MapFlags::SHARED);
+    let at = mapping.with_context(|| format!("map {}", path.display()))?.leak();
     // SAFETY: the mapping is that long and never unmapped; the file is neither written to nor truncated.
-    Ok(unsafe { slice::from_raw_parts(at.cast(), size) })
+    Ok(unsafe { slice::from_raw_parts(at, size) })
 }
 
 /// Returns the number of pages of a size at this moment.
@@ -354,12 +345,9 @@ impl<'a> Worker<'a> {
         let fd = rustix::fs::memfd_create("pictures", MemfdFlags::CLOEXEC).context("memfd_create")?;
         let size = pages * PAGE_BYTES;
         rustix::fs::ftruncate(&fd, size as u64).context("size of the memfd")?;
-        let flags = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { rustix::mm::mmap(ptr::null_mut(), size, flags, MapFlags::SHARED, &fd, 0) }
-            .context("map the memfd")?;
+        let mapping = Mapping::of_file(&fd, 0, size, READ_WRITE, MapFlags::SHARED).context("map the memfd")?;
         // SAFETY: the mapping is that long and never unmapped; the second process only reads it.
-        let pictures = unsafe { slice::from_raw_parts_mut(at.cast::<u8>(), size) };
+        let pictures = unsafe { slice::from_raw_parts_mut(mapping.leak(), size) };
         let chunks = pictures.chunks_exact_mut(PAGE_BYTES).enumerate();
         chunks.for_each(|(n, page)| self.contents.fill(page, n, 100));
         self.next_content += pages;

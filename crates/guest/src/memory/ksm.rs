@@ -4,12 +4,13 @@
 
 use std::fs::{self, File};
 use std::time::Duration;
-use std::{io, ptr, thread};
+use std::{io, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::PAGE_BYTES;
+use super::mapping::{Mapping, READ_WRITE};
 use super::pagemap::{Pagemap, read_u64};
 use crate::system::clock;
 use crate::system::counters::cpu_time;
@@ -130,7 +131,7 @@ fn set(name: &str, value: &str) -> Result<()> {
 /// Private anonymous memory, unmapped when dropped. The pages before and after it are inaccessible, so that
 /// no neighbour shares its anon_vma.
 pub struct Area {
-    base: usize,
+    mapping: Mapping,
     pages: usize,
 }
 
@@ -140,11 +141,8 @@ impl Area {
     /// # Errors
     /// Those of mmap(2).
     pub fn new(pages: usize) -> Result<Self> {
-        let (span, none) = ((pages + 2) * PAGE_BYTES, ProtFlags::empty());
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), span, none, MapFlags::PRIVATE) };
-        let base = at.context("mmap")?.expose_provenance() + PAGE_BYTES;
-        let area = Self { base, pages };
+        let mapping = Mapping::protected((pages + 2) * PAGE_BYTES, ProtFlags::empty(), MapFlags::PRIVATE);
+        let area = Self { mapping: mapping.context("mmap")?, pages };
         area.map(0, pages)?;
         Ok(area)
     }
@@ -154,10 +152,9 @@ impl Area {
     /// # Errors
     /// Those of mmap(2).
     pub fn map(&self, first: usize, pages: usize) -> Result<()> {
-        let (read_write, fixed) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
-        let at = self.pointer(first);
+        let (at, fixed) = (self.pointer(first).cast(), MapFlags::PRIVATE | MapFlags::FIXED);
         // SAFETY: replaces pages of the area, into which no reference points.
-        unsafe { rustix::mm::mmap_anonymous(at.cast(), pages * PAGE_BYTES, read_write, fixed) }
+        unsafe { rustix::mm::mmap_anonymous(at, pages * PAGE_BYTES, READ_WRITE, fixed) }
             .context("mmap over pages of the area")?;
         Ok(())
     }
@@ -175,12 +172,12 @@ impl Area {
 
     /// The address of a page.
     pub fn address(&self, page: usize) -> usize {
-        assert!(page < self.pages, "page {page} of {}", self.pages);
-        self.base + page * PAGE_BYTES
+        self.pointer(page).addr()
     }
 
     fn pointer(&self, page: usize) -> *mut u64 {
-        ptr::with_exposed_provenance_mut(self.address(page))
+        assert!(page < self.pages, "page {page} of {}", self.pages);
+        self.mapping.at().wrapping_add((1 + page) * PAGE_BYTES).cast()
     }
 
     /// Fills a page with a content that depends on the number `content`.
@@ -229,17 +226,8 @@ impl Area {
     /// # Errors
     /// When /proc/self/maps cannot be read.
     pub fn vmas(&self) -> Result<usize> {
-        let range = self.base..self.base + self.pages * PAGE_BYTES;
-        Ok(super::vmas_in("/proc/self/maps", range)?.0)
-    }
-}
-
-impl Drop for Area {
-    fn drop(&mut self) {
-        let at = ptr::with_exposed_provenance_mut(self.base - PAGE_BYTES);
-        // SAFETY: the mapping made in `new`, with its margins; no reference points into it any more.
-        // A failure leaves it mapped.
-        let _ = unsafe { rustix::mm::munmap(at, (self.pages + 2) * PAGE_BYTES) };
+        let base = self.address(0);
+        Ok(super::vmas_in("/proc/self/maps", base..base + self.pages * PAGE_BYTES)?.0)
     }
 }
 

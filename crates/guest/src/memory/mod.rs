@@ -2,6 +2,7 @@
 //! Memory in the states that scenarios need: touched or not, merged by KSM, and swap space.
 
 pub mod ksm;
+pub mod mapping;
 pub mod pagemap;
 pub mod region;
 pub mod swap;

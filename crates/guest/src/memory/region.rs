@@ -2,12 +2,12 @@
 //! A mapping of which a process touches and frees single pages.
 
 use std::ops::Range;
-use std::ptr;
 
 use anyhow::{Context as _, Result};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags};
 
 use super::PAGE_BYTES;
+use super::mapping::Mapping;
 use super::pagemap::Pagemap;
 
 /// Pages that a page table maps.
@@ -15,8 +15,7 @@ pub const TABLE_PAGES: usize = PAGE_BYTES / size_of::<u64>();
 
 /// An anonymous mapping that begins where a page table does. Unmapped when dropped.
 pub struct Region {
-    /// The address and the bytes of the mapping.
-    mapping: (*mut u8, usize),
+    _mapping: Mapping,
     /// The address of the region in it.
     at: *mut u8,
     pages: usize,
@@ -41,19 +40,10 @@ impl Region {
 
     fn map(pages: usize, kind: MapFlags) -> Result<Self> {
         let size = (pages + TABLE_PAGES) * PAGE_BYTES;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                size,
-                ProtFlags::READ | ProtFlags::WRITE,
-                kind | MapFlags::NORESERVE,
-            )
-        }
-        .context("mmap")?
-        .cast::<u8>();
+        let mapping = Mapping::anonymous(size, kind | MapFlags::NORESERVE).context("mmap")?;
+        let start = mapping.at();
         let at = start.wrapping_add(start.align_offset(TABLE_PAGES * PAGE_BYTES));
-        Ok(Self { mapping: (start, size), at, pages })
+        Ok(Self { _mapping: mapping, at, pages })
     }
 
     /// Writes to each of these pages, in order.
@@ -103,13 +93,6 @@ impl Region {
         // SAFETY: the pages are within the mapping, see above, to which no reference exists.
         unsafe { rustix::mm::madvise(at, pages.len() * PAGE_BYTES, Advice::LinuxDontNeed) }
             .context("madvise(MADV_DONTNEED)")
-    }
-}
-
-impl Drop for Region {
-    fn drop(&mut self) {
-        // SAFETY: no reference to the mapping exists.
-        let _ = unsafe { rustix::mm::munmap(self.mapping.0.cast(), self.mapping.1) };
     }
 }
 

@@ -7,8 +7,10 @@ use std::time::Duration;
 use std::{fs, io, ptr, slice, thread};
 
 use anyhow::{Context as _, Result, bail};
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::MapFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
+
+use crate::memory::mapping::Mapping;
 
 /// How often a state that is waited for is checked.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
@@ -112,7 +114,8 @@ struct Cell(AtomicU64);
 
 /// Numbers in memory that children share with their parent. All are 0 at first.
 pub struct Board {
-    cells: &'static [Cell],
+    mapping: Mapping,
+    count: usize,
 }
 
 impl Board {
@@ -121,59 +124,45 @@ impl Board {
     /// # Errors
     /// Those of mmap(2).
     pub fn new(count: usize) -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                count.max(1) * size_of::<Cell>(),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-            )
-        }
-        .context("mmap")?;
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let mapping = Mapping::anonymous(count.max(1) * size_of::<Cell>(), flags).context("mmap")?;
+        Ok(Self { mapping, count })
+    }
+
+    fn cells(&self) -> &[Cell] {
         // SAFETY: the mapping is long and aligned enough, all zeroes are a valid number, and it is unmapped
-        // only when the board is dropped, which alone has the reference.
-        let cells = unsafe { slice::from_raw_parts(at.cast::<Cell>(), count) };
-        Ok(Self { cells })
+        // only when the board is dropped.
+        unsafe { slice::from_raw_parts(self.mapping.at().cast(), self.count) }
     }
 
     /// Returns one of the numbers.
     pub fn get(&self, i: usize) -> u64 {
-        self.cells[i].0.load(Ordering::Acquire)
+        self.cells()[i].0.load(Ordering::Acquire)
     }
 
     /// Replaces one of the numbers.
     pub fn set(&self, i: usize, value: u64) {
-        self.cells[i].0.store(value, Ordering::Release);
+        self.cells()[i].0.store(value, Ordering::Release);
     }
 
     /// Adds to one of the numbers.
     pub fn add(&self, i: usize, value: u64) {
-        self.cells[i].0.fetch_add(value, Ordering::AcqRel);
+        self.cells()[i].0.fetch_add(value, Ordering::AcqRel);
     }
 
     /// Replaces one of the numbers if it is smaller than this one.
     pub fn raise(&self, i: usize, value: u64) {
-        self.cells[i].0.fetch_max(value, Ordering::AcqRel);
+        self.cells()[i].0.fetch_max(value, Ordering::AcqRel);
     }
 
     /// Returns one of the numbers, which is 0 then.
     pub fn take(&self, i: usize) -> u64 {
-        self.cells[i].0.swap(0, Ordering::AcqRel)
+        self.cells()[i].0.swap(0, Ordering::AcqRel)
     }
 
     /// Returns all numbers, in order.
     pub fn all(&self) -> impl Iterator<Item = u64> {
-        self.cells.iter().map(|cell| cell.0.load(Ordering::Acquire))
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        let (at, count) = (self.cells.as_ptr().cast_mut().cast(), self.cells.len());
-        self.cells = &[];
-        // SAFETY: this mapping was made for the cells, and no reference to them is left.
-        let _ = unsafe { rustix::mm::munmap(at, count.max(1) * size_of::<Cell>()) };
+        self.cells().iter().map(|cell| cell.0.load(Ordering::Acquire))
     }
 }
 

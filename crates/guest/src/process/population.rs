@@ -4,14 +4,15 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::{fs, ptr, thread};
+use std::os::fd::OwnedFd;
+use std::{fs, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 
 use crate::memory::PAGE_BYTES;
+use crate::memory::mapping::Mapping;
 use crate::process::child;
 use crate::rng::Rng;
 use crate::system::counters::value;
@@ -46,37 +47,16 @@ impl Pool {
     }
 
     /// Maps `pages` pages from number `from` on, and makes all of them present.
-    fn map(&self, from: usize, pages: usize) -> Result<Area> {
+    fn map(&self, from: usize, pages: usize) -> Result<Mapping> {
         ensure!(from + pages <= self.pages, "the pool has {} pages, not {}", self.pages, from + pages);
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        let (length, offset) = (pages * PAGE_BYTES, (from * PAGE_BYTES) as u64);
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at =
-            unsafe { rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, flags, self.file.as_fd(), offset) };
-        Ok(Area { at: at.context("mmap")?.expose_provenance(), length })
+        Mapping::of_file(&self.file, from * PAGE_BYTES, pages * PAGE_BYTES, ProtFlags::READ, flags).context("mmap")
     }
 }
 
-/// A mapping. It stays until [`Area::unmap`].
-struct Area {
-    at: usize,
-    length: usize,
-}
-
-impl Area {
-    /// Maps anonymous pages, and makes all of them present.
-    fn own(pages: usize) -> Result<Self> {
-        let (length, prot) = (pages * PAGE_BYTES, ProtFlags::READ | ProtFlags::WRITE);
-        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), length, prot, flags) };
-        Ok(Self { at: at.context("mmap")?.expose_provenance(), length })
-    }
-
-    fn unmap(self) -> Result<()> {
-        // SAFETY: no reference points into the mapping.
-        unsafe { rustix::mm::munmap(ptr::with_exposed_provenance_mut(self.at), self.length) }.context("munmap")
-    }
+/// Maps anonymous pages, and makes all of them present.
+fn map_own(pages: usize) -> Result<Mapping> {
+    Mapping::anonymous(pages * PAGE_BYTES, MapFlags::PRIVATE | MapFlags::POPULATE).context("mmap")
 }
 
 /// The memory and threads of a process.
@@ -112,10 +92,10 @@ impl Shape {
             pin(cpu)?;
             let part = |i| i * self.shared_pages / self.cpus.len();
             if part(i + 1) > part(i) {
-                pool.map(part(i), part(i + 1) - part(i))?;
+                pool.map(part(i), part(i + 1) - part(i))?.leak();
             }
         }
-        Area::own(OWN_PAGES)?;
+        map_own(OWN_PAGES)?.leak();
         Ok(())
     }
 }
@@ -189,15 +169,15 @@ impl Contender {
 
 /// Unmaps all `areas` and maps new ones: a random size, and on random CPUs random numbers of pages that are
 /// too few for a CPU to add them to the common counter.
-fn change(areas: &mut Vec<Area>, changes: Changes, rng: &mut Rng, pool: &Pool) -> Result<()> {
+fn change(areas: &mut Vec<Mapping>, changes: Changes, rng: &mut Rng, pool: &Pool) -> Result<()> {
     pin(rng.below(changes.cpus))?;
-    areas.drain(..).try_for_each(Area::unmap)?;
+    areas.clear();
     areas.push(pool.map(0, 1 + rng.below(changes.spread_pages))?);
     let mut cpus: Vec<usize> = (0..changes.cpus).collect();
     for _ in 0..rng.below(changes.cpus + 1) {
         pin(cpus.swap_remove(rng.below(cpus.len())))?;
         let pages = 1 + rng.below(changes.residue_pages);
-        areas.push(if rng.one_in(4) { Area::own(pages)? } else { pool.map(0, pages)? });
+        areas.push(if rng.one_in(4) { map_own(pages)? } else { pool.map(0, pages)? });
     }
     pin(HOME_CPU)
 }

@@ -3,13 +3,14 @@
 
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::time::Duration;
-use std::{fs, io, iter, ops::Range, ptr, thread};
+use std::{fs, io, iter, ops::Range, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags};
 use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 
 use crate::memory::PAGE_BYTES;
+use crate::memory::mapping::Mapping;
 use crate::process::child::{Board, Child, sleep_for_ever};
 use crate::rng::Rng;
 use crate::system::cgroup::TemporaryCgroup;
@@ -224,7 +225,7 @@ impl Victim {
     /// Has the kernel page out these pages.
     fn page_out(&self, memory: &Memory, pages: &[Range<usize>]) -> Result<()> {
         let part = |pages: &Range<usize>| libc::iovec {
-            iov_base: memory.at.wrapping_add(pages.start * PAGE_BYTES).cast(),
+            iov_base: memory.0.at().wrapping_add(pages.start * PAGE_BYTES).cast(),
             iov_len: pages.len() * PAGE_BYTES,
         };
         let parts: Vec<libc::iovec> = pages.iter().map(part).collect();
@@ -265,48 +266,29 @@ impl Victim {
     }
 }
 
-/// The memory of the processes, at the same address in each of them. Unmapped when dropped.
-struct Memory {
-    at: *mut u8,
-}
+/// The memory of the processes, at the same address in each of them.
+struct Memory(Mapping);
 
 impl Memory {
     fn new() -> Result<Self> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                VICTIM_PAGES * PAGE_BYTES,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )
-        }
-        .context("mmap")?
-        .cast();
-        Ok(Self { at })
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        Ok(Self(Mapping::anonymous(VICTIM_PAGES * PAGE_BYTES, flags).context("mmap")?))
     }
 
     /// Fills each page with a content that depends on the page and the seed.
     fn fill(&self, seed: u64) -> Result<()> {
         // This is cheaper than a fault for each page.
         // SAFETY: populating does not change contents.
-        unsafe { rustix::mm::madvise(self.at.cast(), VICTIM_PAGES * PAGE_BYTES, Advice::LinuxPopulateWrite) }
+        unsafe { rustix::mm::madvise(self.0.at().cast(), self.0.bytes(), Advice::LinuxPopulateWrite) }
             .context("madvise(MADV_POPULATE_WRITE)")?;
         let mut rng = Rng(seed << 32);
         for page in 0..VICTIM_PAGES {
             for word in 0..RANDOM_BYTES / 8 {
                 // SAFETY: within the mapping and aligned; no reference to it exists.
-                unsafe { self.at.add(page * PAGE_BYTES + word * 8).cast::<u64>().write(rng.bits()) };
+                unsafe { self.0.at().add(page * PAGE_BYTES + word * 8).cast::<u64>().write(rng.bits()) };
             }
         }
         Ok(())
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: no reference to the mapping exists.
-        let _ = unsafe { rustix::mm::munmap(self.at.cast(), VICTIM_PAGES * PAGE_BYTES) };
     }
 }
 
@@ -352,7 +334,7 @@ mod tests {
         let memory = Memory::new().unwrap();
         memory.fill(1).unwrap();
         // SAFETY: the mapping is that long, and not written to any more.
-        let bytes = unsafe { std::slice::from_raw_parts(memory.at, VICTIM_PAGES * PAGE_BYTES) };
+        let bytes = unsafe { std::slice::from_raw_parts(memory.0.at(), memory.0.bytes()) };
         let mut heads: Vec<u64> = Vec::new();
         for page in bytes.chunks(PAGE_BYTES) {
             heads.push(u64::from_ne_bytes(page[..8].try_into().unwrap()));

@@ -9,10 +9,11 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::{fs, ptr, thread};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
 use rustix::thread::CpuSet;
 
+use crate::memory::mapping::Mapping;
 use crate::memory::{PAGE_BYTES, vmas_in};
 use crate::process::child;
 use crate::system::counters::{cpu_time, value};
@@ -258,17 +259,8 @@ fn live(layout: Layout, cpus: Range<usize>, mut pipe: File, then: impl FnOnce())
 fn allocate(layout: Layout, cpus: Range<usize>) -> Result<usize> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
     rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
-    // SAFETY: a new mapping at an address of the kernel's choice.
-    let base = unsafe {
-        rustix::mm::mmap_anonymous(
-            ptr::null_mut(),
-            layout.span(),
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
-    }
-    .context("mmap")?
-    .expose_provenance();
+    let memory = Mapping::anonymous(layout.span(), MapFlags::PRIVATE | MapFlags::NORESERVE).context("mmap")?;
+    let base = memory.leak().expose_provenance();
     for i in 0..layout.vmas {
         let hole = base + Layout::offsets(i, layout.pages_of(i)).end;
         // SAFETY: the page after each VMA is inside the mapping made above (`span` counts one per VMA), and

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Memory of all kinds, and what victims do with it.
 
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MprotectFlags, madvise};
 
 use super::{MIB_BYTES, micros};
 use crate::memory::PAGE_BYTES;
+use crate::memory::mapping::{Mapping, READ_WRITE};
 use crate::process::child;
 use crate::rng::Rng;
 use crate::system::sched;
@@ -32,13 +34,13 @@ pub(super) fn grow(mut rng: Rng) {
     loop {
         let size = (1 + rng.below(64)) * PAGE_BYTES;
         hop(&mut rng);
-        if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
-            area.touch();
+        if let Ok(area) = anonymous(size, MapFlags::PRIVATE) {
+            touch(&area, size);
             if rng.one_in(4) {
-                area.page_out();
-                area.read(1);
+                // SAFETY: advice on a mapping that is ours; its contents stay.
+                let _ = unsafe { madvise(area.at().cast(), size, Advice::LinuxPageOut) };
+                read(&area);
             }
-            area.unmap();
         }
         thread::sleep(micros(&mut rng, 500));
     }
@@ -52,14 +54,15 @@ fn start_companion(rng: &mut Rng) {
             loop {
                 let size = (1 + own.below(256)) * PAGE_BYTES;
                 hop(&mut own);
-                if let Ok(area) = Area::anonymous(size, MapFlags::PRIVATE) {
-                    area.touch();
+                if let Ok(area) = anonymous(size, MapFlags::PRIVATE) {
+                    touch(&area, size);
                     // The memory may be freed on another CPU than it was allocated on.
                     hop(&mut own);
                     if own.one_in(2) {
-                        area.unmap();
+                        drop(area);
                     } else {
                         // It stays mapped, so that the address space keeps changing, within limits.
+                        area.leak();
                         thread::sleep(Duration::from_millis(5));
                     }
                 }
@@ -74,9 +77,8 @@ fn start_companion(rng: &mut Rng) {
                 loop {
                     // SAFETY: usleep takes a number.
                     unsafe { libc::usleep(200) };
-                    if let Ok(area) = Area::anonymous(16 * PAGE_BYTES, MapFlags::PRIVATE) {
-                        area.touch();
-                        area.unmap();
+                    if let Ok(area) = anonymous(16 * PAGE_BYTES, MapFlags::PRIVATE) {
+                        touch(&area, area.bytes());
                     }
                 }
             }
@@ -87,104 +89,76 @@ fn start_companion(rng: &mut Rng) {
 /// Starts a process that shares this one's memory (CLONE_VM) and outlives it for a moment.
 fn share_memory() {
     let size = 16 * PAGE_BYTES;
-    let Ok(stack) = Area::anonymous(size, MapFlags::PRIVATE) else { return };
-    let stack = ptr::slice_from_raw_parts_mut(stack.at.cast(), size / size_of::<u128>());
+    let Ok(stack) = anonymous(size, MapFlags::PRIVATE) else { return };
+    let stack = ptr::slice_from_raw_parts_mut(stack.leak().cast(), size / size_of::<u128>());
     // SAFETY: the stack is a mapping of its own that is never unmapped.
     let _ = unsafe { child::share_memory(stack) };
 }
 
-/// A mapping. It stays until [`Area::unmap`].
-struct Area {
-    at: *mut u8,
-    size: usize,
+fn anonymous(size: usize, flags: MapFlags) -> Result<Mapping, Errno> {
+    Mapping::anonymous(size, flags | MapFlags::NORESERVE)
 }
 
-impl Area {
-    fn anonymous(size: usize, flags: MapFlags) -> Result<Self, Errno> {
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            rustix::mm::mmap_anonymous(
-                ptr::null_mut(),
-                size,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags | MapFlags::NORESERVE,
-            )
-        }?;
-        Ok(Self { at: at.cast(), size })
+/// Writes to every page of the first `size` bytes.
+fn touch(area: &Mapping, size: usize) {
+    for offset in (0..size).step_by(PAGE_BYTES) {
+        // SAFETY: inside a writable mapping that only this function accesses.
+        unsafe { area.at().add(offset).write_volatile(1) };
     }
+}
 
-    /// Writes to every page.
-    fn touch(&self) {
-        for offset in (0..self.size).step_by(PAGE_BYTES) {
-            // SAFETY: inside a writable mapping that only this function accesses.
-            unsafe { self.at.add(offset).write_volatile(1) };
-        }
+/// Reads every page.
+fn read(area: &Mapping) {
+    for offset in (0..area.bytes()).step_by(PAGE_BYTES) {
+        // SAFETY: inside a readable mapping.
+        let _ = unsafe { area.at().add(offset).read_volatile() };
     }
+}
 
-    /// Reads every `step`th page.
-    fn read(&self, step: usize) {
-        for offset in (0..self.size).step_by(step * PAGE_BYTES) {
-            // SAFETY: inside a readable mapping.
-            let _ = unsafe { self.at.add(offset).read_volatile() };
-        }
-    }
-
-    /// Pages out what can be paged out.
-    fn page_out(&self) {
-        // SAFETY: advice on a mapping that is ours; its contents stay.
-        let _ = unsafe { rustix::mm::madvise(self.at.cast(), self.size, Advice::LinuxPageOut) };
-    }
-
-    fn unmap(self) {
-        // SAFETY: the mapping is ours alone, and `self` ends here.
-        let _ = unsafe { rustix::mm::munmap(self.at.cast(), self.size) };
-    }
+/// The same, for memory that stays mapped.
+fn kept(size: usize, flags: MapFlags) -> Result<ManuallyDrop<Mapping>, Errno> {
+    anonymous(size, flags).map(ManuallyDrop::new)
 }
 
 /// Maps and fills one area of a random kind, which stays mapped.
 fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
     match rng.below(6) {
-        0 => Area::anonymous(size, MapFlags::PRIVATE)?.touch(),
-        1 => Area::anonymous(size, MapFlags::SHARED)?.touch(),
+        0 => touch(&*kept(size, MapFlags::PRIVATE)?, size),
+        1 => touch(&*kept(size, MapFlags::SHARED)?, size),
         2 => {
             // A private mapping of a file: some pages are read, some copied on write.
             let file = rustix::fs::memfd_create("soak", rustix::fs::MemfdFlags::CLOEXEC)?;
             rustix::fs::ftruncate(&file, size as u64)?;
-            // SAFETY: a new mapping at an address of the kernel's choice, of a file of that
-            // length to which there is no other reference.
-            let at = unsafe {
-                rustix::mm::mmap(ptr::null_mut(), size, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, &file, 0)
-            }?;
-            let area = Area { at: at.cast(), size };
-            area.read(1);
-            Area { size: size / 2, ..area }.touch();
+            let area = ManuallyDrop::new(Mapping::of_file(&file, 0, size, READ_WRITE, MapFlags::PRIVATE)?);
+            read(&area);
+            touch(&area, size / 2);
         }
         3 => {
             // Two huge pages fit wherever the mapping starts; one of them is split then.
             let size = 6 * MIB_BYTES;
-            let area = Area::anonymous(size, MapFlags::PRIVATE)?;
+            let area = kept(size, MapFlags::PRIVATE)?;
             // SAFETY: advice on a mapping that is ours; the contents do not matter.
-            unsafe { rustix::mm::madvise(area.at.cast(), size, Advice::LinuxHugepage) }?;
-            area.touch();
+            unsafe { madvise(area.at().cast(), size, Advice::LinuxHugepage) }?;
+            touch(&area, size);
             if rng.one_in(2) {
                 let page = rng.below(size / PAGE_BYTES) * PAGE_BYTES;
                 // SAFETY: one page inside the mapping, whose contents do not matter.
-                unsafe { rustix::mm::madvise(area.at.add(page).cast(), PAGE_BYTES, Advice::LinuxDontNeed) }?;
+                unsafe { madvise(area.at().add(page).cast(), PAGE_BYTES, Advice::LinuxDontNeed) }?;
             }
         }
         4 => {
-            let area = Area::anonymous(size, MapFlags::PRIVATE)?;
+            let area = kept(size, MapFlags::PRIVATE)?;
             // SAFETY: locking a mapping that is ours changes nothing in it.
-            unsafe { rustix::mm::mlock(area.at.cast(), size / 2) }?;
-            area.touch();
+            unsafe { rustix::mm::mlock(area.at().cast(), size / 2) }?;
+            touch(&area, size);
         }
         _ => {
             // Many VMAs: every other page is read-only.
-            let area = Area::anonymous(size, MapFlags::PRIVATE)?;
-            area.touch();
+            let area = kept(size, MapFlags::PRIVATE)?;
+            touch(&area, size);
             for offset in (0..size).step_by(2 * PAGE_BYTES) {
                 // SAFETY: one page inside the mapping, which is not written to any more.
-                unsafe { rustix::mm::mprotect(area.at.add(offset).cast(), PAGE_BYTES, MprotectFlags::READ) }?;
+                unsafe { rustix::mm::mprotect(area.at().add(offset).cast(), PAGE_BYTES, MprotectFlags::READ) }?;
             }
         }
     }
@@ -194,8 +168,9 @@ fn map(rng: &mut Rng, size: usize) -> Result<(), Errno> {
 /// Allocates some memory and keeps it.
 pub(super) fn allocate_some(rng: &mut Rng) {
     let flags = if rng.one_in(32) { MapFlags::SHARED } else { MapFlags::PRIVATE };
-    if let Ok(area) = Area::anonymous((1 + rng.below(256)) * PAGE_BYTES, flags) {
-        area.touch();
+    let size = (1 + rng.below(256)) * PAGE_BYTES;
+    if let Ok(area) = kept(size, flags) {
+        touch(&area, size);
     }
 }
 
