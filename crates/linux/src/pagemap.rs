@@ -3,10 +3,12 @@
 //! depend on the size of the process.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 use rustix::io::retry_on_intr;
 
 use crate::dir::Failure;
+use crate::{Error, read};
 
 /// /proc/PID/pagemap, open. It stays that address space's when the process executes another program.
 #[derive(Debug)]
@@ -19,6 +21,15 @@ pub struct Page(u64);
 impl Pagemap {
     pub(crate) fn new(file: OwnedFd) -> Self {
         Self(file)
+    }
+
+    /// Opens that of the calling process.
+    ///
+    /// # Errors
+    /// When the kernel does not have it (CONFIG_PROC_PAGE_MONITOR).
+    pub fn own() -> crate::Result<Self> {
+        let path = Path::new("/proc/self/pagemap");
+        read::open(path).map(Self).map_err(|e| Error::io(path, e))
     }
 
     /// Reads what is at the page with this number: its address, divided by the size of a page. Waits for the lock of
@@ -45,6 +56,16 @@ impl Page {
         self.bit(63)
     }
 
+    /// It is in swap.
+    pub fn is_swapped(self) -> bool {
+        self.bit(62)
+    }
+
+    /// The page frame of memory that is mapped; 0 for who has no CAP_SYS_ADMIN.
+    pub fn frame(self) -> u64 {
+        self.0 & ((1 << 55) - 1)
+    }
+
     /// It is a file's or shared memory, not anonymous.
     pub fn is_file_or_shared(self) -> bool {
         self.bit(61)
@@ -62,14 +83,21 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use crate::Root;
     use crate::scan::Scan;
-    use crate::{Pid, Root};
+
+    #[test]
+    fn entries_are_distinguished() {
+        let (there, swapped) = (super::Page(1 << 63 | 0x1234), super::Page(1 << 62));
+        assert!(there.is_present() && !there.is_swapped() && there.frame() == 0x1234);
+        assert!(swapped.is_swapped() && !swapped.is_present());
+    }
 
     #[test]
     fn pages_are_what_they_are() {
         let size = rustix::param::page_size();
         let scan = Scan::open(&Root::system()).unwrap();
-        let pagemap = scan.pagemap(Pid::own()).unwrap();
+        let pagemap = super::Pagemap::own().unwrap();
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
         let map = |flags| {
             // SAFETY: a new mapping, of two pages.

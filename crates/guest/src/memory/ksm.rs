@@ -3,15 +3,16 @@
 //! pages between NUMA nodes, and what /proc shows of single pages.
 
 use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 use std::{io, thread};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use linux::pagemap::{Page, Pagemap};
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use super::PAGE_BYTES;
 use super::mapping::{Mapping, READ_WRITE};
-use super::pagemap::{Pagemap, read_u64};
+use super::{PAGE_BYTES, page_at};
 use crate::system::clock;
 use crate::system::counters::cpu_time;
 
@@ -55,10 +56,7 @@ impl Ksm {
     /// # Errors
     /// When the kernel has no KSM, or pages are merged already, which makes some settings immutable.
     pub fn set_up() -> Result<Self> {
-        for (name, value) in SETTINGS {
-            let path = format!("{SYSFS}/{name}");
-            fs::write(&path, value).with_context(|| format!("write {value} to {path} (CONFIG_KSM)"))?;
-        }
+        SETTINGS.into_iter().try_for_each(|(name, value)| set(name, value))?;
         for entry in fs::read_dir("/proc").context("/proc")? {
             let path = entry?.path();
             if fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm == "ksmd\n") {
@@ -125,7 +123,7 @@ fn number(name: &str) -> Result<u64> {
 
 fn set(name: &str, value: &str) -> Result<()> {
     let path = format!("{SYSFS}/{name}");
-    fs::write(&path, value).with_context(|| format!("write {value} to {path}"))
+    fs::write(&path, value).with_context(|| format!("write {value} to {path} (CONFIG_KSM)"))
 }
 
 /// Private anonymous memory, unmapped when dropped. The pages before and after it are inaccessible, so that
@@ -358,15 +356,21 @@ impl MergedPages {
     /// # Errors
     /// When /proc/self/pagemap cannot be read.
     pub fn swapped(&self) -> Result<bool> {
-        let pagemap = Pagemap::open()?;
+        Ok(self.find(|entry, _| !entry.is_swapped())?.is_none())
+    }
+
+    /// Returns a page and one of its mappings of which this is true, by what is there and at its first mapping.
+    fn find(&self, is: impl Fn(Page, Page) -> bool) -> Result<Option<(usize, usize)>> {
+        let pagemap = Pagemap::own()?;
         for page in 0..self.shape.pages {
+            let first = page_at(&pagemap, self.address(page, 0))?;
             for map in 0..self.shape.maps {
-                if !pagemap.entry(self.address(page, map))?.swapped() {
-                    return Ok(false);
+                if is(page_at(&pagemap, self.address(page, map))?, first) {
+                    return Ok(Some((page, map)));
                 }
             }
         }
-        Ok(true)
+        Ok(None)
     }
 
     fn check_vmas(&self) -> Result<()> {
@@ -377,23 +381,13 @@ impl MergedPages {
 
     /// Returns a page and one of its mappings that has another page frame than its first mapping.
     fn unmerged(&self) -> Result<Option<(usize, usize)>> {
-        let pagemap = Pagemap::open()?;
-        for page in 0..self.shape.pages {
-            let first = pagemap.entry(self.address(page, 0))?;
-            for map in 0..self.shape.maps {
-                let entry = pagemap.entry(self.address(page, map))?;
-                if !entry.present() || entry.frame() != first.frame() {
-                    return Ok(Some((page, map)));
-                }
-            }
-        }
-        Ok(None)
+        self.find(|entry, first| !entry.is_present() || entry.frame() != first.frame())
     }
 
     fn check_pages(&self) -> Result<()> {
-        let pagemap = Pagemap::open()?;
+        let pagemap = Pagemap::own()?;
         for page in 0..self.shape.pages {
-            let frame = pagemap.entry(self.address(page, 0))?.frame();
+            let frame = page_at(&pagemap, self.address(page, 0))?.frame();
             ensure!(is_ksm(frame)?, "page {page}, frame {frame:#x}, is not KSM's");
         }
         Ok(())
@@ -403,9 +397,10 @@ impl MergedPages {
 /// Whether a page frame belongs to KSM, by /proc/kpageflags.
 fn is_ksm(frame: u64) -> Result<bool> {
     const KPF_KSM: u32 = 21;
-    let flags = File::open("/proc/kpageflags").context("/proc/kpageflags (CONFIG_PROC_PAGE_MONITOR)")?;
-    let flags = read_u64(&flags, usize::try_from(frame)?).context("/proc/kpageflags")?;
-    Ok(flags >> KPF_KSM & 1 == 1)
+    let mut flags = [0; size_of::<u64>()];
+    let file = File::open("/proc/kpageflags").context("/proc/kpageflags (CONFIG_PROC_PAGE_MONITOR)")?;
+    file.read_exact_at(&mut flags, frame * size_of::<u64>() as u64).context("/proc/kpageflags")?;
+    Ok(u64::from_ne_bytes(flags) >> KPF_KSM & 1 == 1)
 }
 
 /// Moves pages to a NUMA node at all their mappings, and checks that they are there.

@@ -3,15 +3,15 @@
 
 pub mod ksm;
 pub mod mapping;
-pub mod pagemap;
 pub mod region;
 pub mod swap;
 
 use std::fs;
 use std::ops::Range;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use linux::maps::Mapping;
+use linux::pagemap::{Page, Pagemap};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = if cfg!(feature = "pages-64k") { 64 << 10 } else { 4 << 10 };
@@ -29,6 +29,14 @@ pub fn vmas_in(maps: &str, range: Range<usize>) -> Result<(usize, usize)> {
         }
     }
     Ok((vmas, bytes))
+}
+
+/// Reads what is at an address of this process, whose pagemap this is.
+///
+/// # Errors
+/// When that cannot be read.
+pub fn page_at(pagemap: &Pagemap, address: usize) -> Result<Page> {
+    pagemap.page((address / PAGE_BYTES) as u64).map_err(|e| anyhow!("/proc/self/pagemap: {address:#x}: {e:?}"))
 }
 
 #[cfg(test)]

@@ -4,11 +4,11 @@
 use std::ops::Range;
 
 use anyhow::{Context as _, Result};
+use linux::pagemap::Pagemap;
 use rustix::mm::{Advice, MapFlags};
 
-use super::PAGE_BYTES;
 use super::mapping::Mapping;
-use super::pagemap::Pagemap;
+use super::{PAGE_BYTES, page_at};
 
 /// Pages that a page table maps.
 pub const TABLE_PAGES: usize = PAGE_BYTES / size_of::<u64>();
@@ -72,10 +72,10 @@ impl Region {
     /// # Errors
     /// When /proc/self/pagemap cannot be read.
     pub fn frames(&self) -> Result<Vec<u64>> {
-        let pagemap = Pagemap::open()?;
+        let pagemap = Pagemap::own()?;
         let frame = |page| {
-            let entry = pagemap.entry(self.at.addr() + page * PAGE_BYTES)?;
-            Ok(if entry.present() { entry.frame() } else { 0 })
+            let entry = page_at(&pagemap, self.at.addr() + page * PAGE_BYTES)?;
+            Ok(if entry.is_present() { entry.frame() } else { 0 })
         };
         (0..self.pages).map(frame).collect()
     }
