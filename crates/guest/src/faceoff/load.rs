@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A load in the guest: its processes, and when it is over.
 
-use std::os::fd::OwnedFd;
-
 use anyhow::{Context as _, Result};
+use linux::PidFd;
 
 use protocol::faceoff::Who;
 use protocol::load::{self, Group};
@@ -19,7 +18,7 @@ pub struct Load<'a> {
     description: &'a load::Load,
     pub processes: Vec<Process>,
     /// Those of them that do something once the load has begun, with their children.
-    beginners: Vec<(usize, Vec<OwnedFd>)>,
+    beginners: Vec<(usize, Vec<PidFd>)>,
     /// The cgroup that limits the load, if one does.
     pub limited: Option<LimitedCgroup>,
 }
@@ -86,7 +85,7 @@ impl<'a> Load<'a> {
         Ok(())
     }
 
-    fn beginners(&self) -> impl Iterator<Item = (&Process, &[OwnedFd])> {
+    fn beginners(&self) -> impl Iterator<Item = (&Process, &[PidFd])> {
         self.beginners.iter().map(|(i, children)| (&self.processes[*i], children.as_slice()))
     }
 

@@ -2,15 +2,13 @@
 //! A process of the face-off: this binary with a workload, as a user's process in a cgroup of its own.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io, ptr, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use linux::{Pid, PidFd};
 
 use protocol::faceoff::Who;
 use protocol::load::Step;
@@ -47,7 +45,7 @@ pub struct Process {
     pub who: Who,
     pub cgroup: Cgroup,
     pub shared: SharedPage,
-    pub pidfd: OwnedFd,
+    pub pidfd: PidFd,
     /// Its PID, and those of the processes that it started.
     pub pids: Vec<i32>,
 }
@@ -105,13 +103,11 @@ pub fn by_pid<'a>(processes: impl Iterator<Item = &'a Process>) -> BTreeMap<i32,
 ///
 /// # Errors
 /// Those of pidfd_open(2).
-pub fn open_pidfd(pid: i32) -> Result<OwnedFd> {
-    let pid = Pid::from_raw(pid).context("0 is no PID")?;
-    pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")
+pub fn open_pidfd(pid: i32) -> Result<PidFd> {
+    Ok(PidFd::open(Pid::new(pid).context("0 is no PID")?)?)
 }
 
 /// Whether a process has ended, reaped or not.
-pub fn has_ended(pidfd: &OwnedFd) -> bool {
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)).is_ok_and(|ready| ready > 0)
+pub fn has_ended(pidfd: &PidFd) -> bool {
+    pidfd.has_exited().unwrap_or(false)
 }

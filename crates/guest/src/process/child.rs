@@ -2,11 +2,13 @@
 //! Forked children, and numbers in memory that they share with their parent.
 
 use std::ffi::{c_int, c_void};
+use std::fs::{self, File};
+use std::io::{self, Read as _, Write as _};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use std::{fs, io, ptr, slice, thread};
+use std::{ptr, slice, thread};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use rustix::mm::MapFlags;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, waitid};
 
@@ -28,23 +30,55 @@ impl Child {
     /// # Errors
     /// When fork(2) fails.
     pub fn fork(life: impl FnOnce() -> Result<()>) -> Result<Self> {
-        // SAFETY: the process is single-threaded, so the child may use everything the parent may;
-        // it never returns from the match's arm.
-        let pid = match unsafe { libc::fork() } {
-            -1 => return Err(io::Error::last_os_error()).context("fork"),
-            0 => {
-                let lived = rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-                    .context("prctl")
-                    .and_then(|()| life());
-                if let Err(e) = &lived {
-                    eprintln!("guest: a child: {e:#}");
-                }
-                // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
-                unsafe { libc::_exit(lived.is_err().into()) }
+        let Some(child) = Self::split()? else {
+            let lived = die_with_parent().and_then(|()| life());
+            if let Err(e) = &lived {
+                eprintln!("guest: a child: {e:#}");
             }
-            pid => Pid::from_raw(pid).context("fork returned no PID")?,
+            exit(lived.is_err())
         };
-        Ok(Self { pid, reaped: false })
+        Ok(child)
+    }
+
+    /// Forks a child, which runs `prepare` with a pipe to the parent for its reports, closes the pipe, runs `then` and
+    /// exits; a failure is reported. The caller must be single-threaded.
+    ///
+    /// # Errors
+    /// When pipe(2) or fork(2) fails.
+    pub fn fork_reporting(
+        prepare: impl FnOnce(&mut Reports) -> Result<()>,
+        then: impl FnOnce(),
+    ) -> Result<(Self, Reports)> {
+        let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
+        let Some(child) = Self::split()? else {
+            drop(reader);
+            let mut reports = Reports(File::from(writer));
+            if let Err(e) = die_with_parent().and_then(|()| prepare(&mut reports)) {
+                // If this fails, the parent finds the pipe closed.
+                let _ = reports.0.write_all(format!("{e:#}").as_bytes());
+                exit(true)
+            }
+            drop(reports);
+            then();
+            exit(false)
+        };
+        Ok((child, Reports(File::from(reader))))
+    }
+
+    /// Forks. Returns `None` in the child, which must not return to its caller.
+    fn split() -> Result<Option<Self>> {
+        // SAFETY: the process is single-threaded, so the child may use everything the parent may.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()).context("fork"),
+            0 => Ok(None),
+            pid => Ok(Some(Self { pid: Pid::from_raw(pid).context("fork returned no PID")?, reaped: false })),
+        }
+    }
+
+    /// Returns the process ID of a child that the caller reaps.
+    pub fn into_pid(mut self) -> Pid {
+        self.reaped = true;
+        self.pid
     }
 
     /// The process ID.
@@ -105,6 +139,45 @@ impl Drop for Child {
             let _ = rustix::process::kill_process(self.pid, Signal::KILL);
             let _ = waitid(WaitId::Pid(self.pid), WaitIdOptions::EXITED);
         }
+    }
+}
+
+fn die_with_parent() -> Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")
+}
+
+fn exit(failed: bool) -> ! {
+    // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
+    unsafe { libc::_exit(failed.into()) }
+}
+
+/// An end of the pipe by which a child reports to its parent.
+pub struct Reports(File);
+
+impl Reports {
+    /// What a report begins with, before a number. A failure is only a text.
+    const DONE: u8 = b'.';
+
+    /// Reports a number.
+    ///
+    /// # Errors
+    /// When the parent is gone.
+    pub fn send(&mut self, number: u64) -> Result<()> {
+        let mut report = [Self::DONE; 9];
+        report[1..].copy_from_slice(&number.to_ne_bytes());
+        self.0.write_all(&report).context("pipe")
+    }
+
+    /// Waits for the child's next number.
+    ///
+    /// # Errors
+    /// When it has failed, or died.
+    pub fn receive(&mut self) -> Result<u64> {
+        let mut text = [0; 1024];
+        let length = self.0.read(&mut text).context("pipe from a process")?;
+        ensure!(length > 0, "died before it was ready (is the guest large enough?)");
+        let number = text[..length].strip_prefix(&[Self::DONE]).and_then(|number| number.try_into().ok());
+        number.map(u64::from_ne_bytes).with_context(|| String::from_utf8_lossy(&text[..length]).into_owned())
     }
 }
 

@@ -3,17 +3,17 @@
 //! the same file, and the kernel counts the mapped pages for each of them.
 
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::{fs, thread};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::mm::{MapFlags, ProtFlags};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
+use rustix::process::Pid;
 
 use crate::memory::PAGE_BYTES;
 use crate::memory::mapping::Mapping;
-use crate::process::child;
+use crate::process::child::{self, Child, Reports};
 use crate::rng::Rng;
 use crate::system::counters::value;
 use crate::system::sched::pin;
@@ -106,19 +106,20 @@ impl Shape {
 /// # Errors
 /// When fork(2) fails, or the process cannot get its memory.
 pub fn spawn(shape: &Shape, pool: &Pool) -> Result<Pid> {
-    let (pid, mut reply) = fork(|pipe| {
+    let prepare = |reports: &mut Reports| {
         shape.take_on(pool)?;
-        pipe.write_all(READY).context("pipe")
-    })?;
-    first_ready(pid, &mut reply).with_context(|| format!("a process of {} pages", shape.shared_pages))?;
-    Ok(pid)
+        reports.send(0)
+    };
+    let (child, mut reports) = Child::fork_reporting(prepare, || child::sleep_for_ever())?;
+    reports.receive().with_context(|| format!("a process of {} pages", shape.shared_pages))?;
+    Ok(child.into_pid())
 }
 
 /// A process that changes its memory on request.
 pub struct Contender {
     pub pid: Pid,
     request: File,
-    reply: File,
+    reports: Reports,
 }
 
 /// The bounds of a contender's memory.
@@ -143,18 +144,19 @@ impl Contender {
         let (requests, request) = rustix::pipe::pipe().context("pipe")?;
         let shape = Shape { shared_pages: changes.base_pages, threaded, cpus: vec![HOME_CPU] };
         let mut requests = File::from(requests);
-        let (pid, mut reply) = fork(|pipe| {
+        let live = |reports: &mut Reports| {
             shape.take_on(pool)?;
             let mut areas = Vec::new();
             let mut seed = [0; 8];
             loop {
-                pipe.write_all(READY).context("pipe")?;
+                reports.send(0)?;
                 requests.read_exact(&mut seed).context("pipe")?;
                 change(&mut areas, changes, &mut Rng(u64::from_ne_bytes(seed)), pool)?;
             }
-        })?;
-        first_ready(pid, &mut reply).context("a contender")?;
-        Ok(Self { pid, request: File::from(request), reply })
+        };
+        let (child, mut reports) = Child::fork_reporting(live, || ())?;
+        reports.receive().context("a contender")?;
+        Ok(Self { pid: child.into_pid(), request: File::from(request), reports })
     }
 
     /// Has it change to another size, drawn from this seed, and waits until it has.
@@ -163,7 +165,8 @@ impl Contender {
     /// When it fails.
     pub fn change(&mut self, seed: u64) -> Result<()> {
         self.request.write_all(&seed.to_ne_bytes()).context("pipe to a contender")?;
-        await_ready(&mut self.reply).context("a contender")
+        self.reports.receive().context("a contender")?;
+        Ok(())
     }
 }
 
@@ -198,57 +201,10 @@ fn unmapped_pages(status: &str) -> Option<u64> {
     Some((value(status, "VmPTE:")? + value(status, "VmSwap:")?) / (PAGE_BYTES as u64 >> 10))
 }
 
-/// What a process writes to its pipe when it has done what was requested.
-const READY: &[u8] = b".";
-
-/// Forks a process that runs `life` and then sleeps. Returns its PID and the pipe to which `life` writes. If
-/// `life` fails, the process writes the reason and exits.
-fn fork(life: impl FnOnce(&mut File) -> Result<()>) -> Result<(Pid, File)> {
-    let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
-    // SAFETY: the process is single-threaded, so the child may use everything the parent may; it
-    // never returns from here.
-    match unsafe { libc::fork() } {
-        -1 => Err(io::Error::last_os_error()).context("fork"),
-        0 => {
-            drop(reader);
-            let mut pipe = File::from(writer);
-            let lived = rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
-                .context("prctl")
-                .and_then(|()| life(&mut pipe));
-            if let Err(e) = lived {
-                // If this fails, the parent finds the pipe closed.
-                let _ = pipe.write_all(format!("{e:#}").as_bytes());
-                // SAFETY: ends the process without the parent's handlers.
-                unsafe { libc::_exit(1) }
-            }
-            drop(pipe);
-            child::sleep_for_ever()
-        }
-        pid => Ok((Pid::from_raw(pid).context("fork returned no PID")?, File::from(reader))),
-    }
-}
-
-/// Like [`await_ready`], for a new process: if it failed, it is reaped.
-fn first_ready(pid: Pid, reply: &mut File) -> Result<()> {
-    await_ready(reply).inspect_err(|_| {
-        // The process's own error is reported.
-        let _ = kill_process(pid, Signal::KILL);
-        let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
-    })
-}
-
-fn await_ready(reply: &mut File) -> Result<()> {
-    let mut text = [0; 256];
-    let length = reply.read(&mut text).context("pipe from a process")?;
-    match &text[..length] {
-        READY => Ok(()),
-        b"" => bail!("died before it was ready (is the guest large enough?)"),
-        why => bail!("{}", String::from_utf8_lossy(why)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use rustix::process::{Signal, WaitId, WaitIdOptions, kill_process, waitid};
+
     use super::*;
 
     fn end(pid: Pid) {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Processes to be killed whose memory is mostly in swap.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 use std::{fs, io, iter, ops::Range, thread};
 
 use anyhow::{Context as _, Result, ensure};
+use linux::PidFd;
 use rustix::mm::{Advice, MapFlags};
-use rustix::process::{PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 
 use crate::memory::PAGE_BYTES;
 use crate::memory::mapping::Mapping;
@@ -44,7 +45,7 @@ pub struct Victims {
 struct Victim {
     // Dropped before its cgroup, which has to be empty then.
     child: Child,
-    pidfd: OwnedFd,
+    pidfd: PidFd,
     group: TemporaryCgroup,
 }
 
@@ -91,7 +92,7 @@ impl Victims {
                 sleep_for_ever()
             };
             let child = group.within(|| Child::fork(life))?;
-            let pidfd = pidfd_open(child.pid(), PidfdFlags::empty()).context("pidfd_open")?;
+            let pidfd = PidFd::open(child.pid().into())?;
             victims.push(Victim { child, pidfd, group });
         }
         for (i, victim) in victims.iter().enumerate() {
@@ -172,8 +173,8 @@ impl Victims {
     }
 
     /// The pidfd of the process with this index.
-    pub fn pidfd(&self, index: usize) -> BorrowedFd<'_> {
-        self.victims[index].pidfd.as_fd()
+    pub fn pidfd(&self, index: usize) -> &PidFd {
+        &self.victims[index].pidfd
     }
 
     /// Sends SIGKILL to all of them.
@@ -181,7 +182,7 @@ impl Victims {
     /// # Errors
     /// Those of pidfd_send_signal(2).
     pub fn kill(&self) -> Result<()> {
-        self.victims.iter().try_for_each(|m| Ok(pidfd_send_signal(&m.pidfd, Signal::KILL)?))
+        self.victims.iter().try_for_each(|m| Ok(m.pidfd.send_signal(Signal::KILL)?))
     }
 
     /// Waits until all are zombies, whose memory has been freed, and does not reap them.
@@ -234,7 +235,7 @@ impl Victim {
         let done = unsafe {
             libc::syscall(
                 libc::SYS_process_madvise,
-                self.pidfd.as_raw_fd(),
+                self.pidfd.as_fd().as_raw_fd(),
                 parts.as_ptr(),
                 parts.len(),
                 libc::MADV_PAGEOUT,

@@ -2,21 +2,21 @@
 //! A process to be killed, with a given amount of private anonymous memory in a given number of VMAs, all of
 //! it resident.
 
-use std::fs::File;
-use std::io::{self, Read as _, Write as _};
 use std::ops::Range;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
-use std::{fs, ptr, thread};
+use std::os::fd::AsFd as _;
+use std::{fs, io, ptr, thread};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
+use linux::pidfd::Release;
+use linux::{PidFd, Process, Root};
 use rustix::mm::{Advice, MapFlags};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, pidfd_open, pidfd_send_signal, waitid};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, waitid};
 use rustix::thread::CpuSet;
 
 use crate::memory::mapping::Mapping;
 use crate::memory::{PAGE_BYTES, vmas_in};
-use crate::process::child;
-use crate::system::counters::{cpu_time, value};
+use crate::process::child::{self, Child, Reports};
+use crate::system::counters::cpu_time;
 use crate::system::{clock, sched};
 
 /// How a victim's memory is laid out.
@@ -53,9 +53,8 @@ impl Layout {
 /// A child that keeps its memory and sleeps. If it has not been reaped, it is killed and reaped when this is
 /// dropped.
 pub struct Victim {
-    pid: Pid,
-    pidfd: OwnedFd,
-    reaped: bool,
+    child: Child,
+    pidfd: PidFd,
 }
 
 impl Victim {
@@ -79,58 +78,40 @@ impl Victim {
     /// # Errors
     /// Those of [`Victim::spawn`].
     pub fn spawn_to(layout: Layout, cpus: Range<usize>, then: impl FnOnce()) -> Result<Self> {
-        let (reader, writer) = rustix::pipe::pipe().context("pipe")?;
-        // SAFETY: the process is single-threaded, so the child may use everything the parent
-        // may; it never returns from here.
-        let pid = match unsafe { libc::fork() } {
-            -1 => return Err(io::Error::last_os_error()).context("fork a victim"),
-            0 => {
-                drop(reader);
-                live(layout, cpus, File::from(writer), then)
-            }
-            pid => Pid::from_raw(pid).context("fork returned no PID")?,
-        };
-        drop(writer);
-        let pidfd = match pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(fd) => fd,
-            Err(e) => {
-                // There is no Victim yet whose drop would do this.
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
-                return Err(e).context("pidfd_open");
-            }
-        };
-        let victim = Self { pid, pidfd, reaped: false };
-        let base = read_base(File::from(reader))?;
+        let prepare = |reports: &mut Reports| reports.send(allocate(layout, cpus)? as u64);
+        let (child, mut reports) = Child::fork_reporting(prepare, then)?;
+        let pidfd = PidFd::open(child.pid().into())?;
+        let victim = Self { child, pidfd };
+        let base = usize::try_from(reports.receive().context("the victim")?)?;
         victim.verify(layout, base)?;
         Ok(victim)
     }
 
     /// The pidfd, for kills and process_mrelease(2).
-    pub fn pidfd(&self) -> BorrowedFd<'_> {
-        self.pidfd.as_fd()
+    pub fn pidfd(&self) -> &PidFd {
+        &self.pidfd
     }
 
     /// The process ID.
     pub fn pid(&self) -> Pid {
-        self.pid
+        self.child.pid()
     }
 
     /// Sends SIGKILL.
     ///
     /// # Errors
     /// Those of pidfd_send_signal(2).
-    pub fn kill(&self) -> io::Result<()> {
-        Ok(pidfd_send_signal(&self.pidfd, Signal::KILL)?)
+    pub fn kill(&self) -> linux::Result<()> {
+        self.pidfd.send_signal(Signal::KILL)
     }
 
     /// Sends SIGKILL, and has the kernel free the memory at once. A kernel that cannot do that
-    /// ([`expedites`]) sends nothing.
+    /// ([`linux::pidfd::expedite_supported`]) sends nothing.
     ///
     /// # Errors
     /// Those of pidfd_send_signal(2).
-    pub fn kill_expedited(&self) -> io::Result<()> {
-        kill_expedited(self.pidfd())
+    pub fn kill_expedited(&self) -> linux::Result<()> {
+        self.pidfd.kill_expedited()
     }
 
     /// Releases its memory in the caller's context ([`mrelease`]).
@@ -138,7 +119,7 @@ impl Victim {
     /// # Errors
     /// Those of process_mrelease(2).
     pub fn mrelease(&self) -> Result<Option<Released>> {
-        mrelease(self.pidfd()).context("process_mrelease")
+        Ok(mrelease(&self.pidfd)?)
     }
 
     /// Gives the victim the scheduling of most tasks: SCHED_OTHER, on any of the first `cpus` CPUs.
@@ -146,19 +127,19 @@ impl Victim {
     /// # Errors
     /// Those of sched_setscheduler(2) and sched_setaffinity(2).
     pub fn set_free(&self, cpus: usize) -> Result<()> {
-        sched::set_policy_of(self.pid.as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+        sched::set_policy_of(self.pid().as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         let mut all = CpuSet::new();
         (0..cpus).for_each(|cpu| all.set(cpu));
-        rustix::thread::sched_setaffinity(Some(self.pid), &all).context("let a victim run on all CPUs")
+        rustix::thread::sched_setaffinity(Some(self.pid()), &all).context("let a victim run on all CPUs")
     }
 
     /// Stops the victim, and waits until it is stopped.
     ///
     /// # Errors
     /// Those of pidfd_send_signal(2) and waitid(2).
-    pub fn stop(&self) -> io::Result<()> {
-        pidfd_send_signal(&self.pidfd, Signal::STOP)?;
-        waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT)?;
+    pub fn stop(&self) -> Result<()> {
+        self.pidfd.send_signal(Signal::STOP)?;
+        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT)?;
         Ok(())
     }
 
@@ -167,8 +148,7 @@ impl Victim {
     /// # Errors
     /// Those of waitid(2).
     pub fn wait_until_dead(&self) -> io::Result<()> {
-        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-        waitid(WaitId::PidFd(self.pidfd()), how)?;
+        waitid(WaitId::PidFd(self.pidfd.as_fd()), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
         Ok(())
     }
 
@@ -177,7 +157,7 @@ impl Victim {
     /// # Errors
     /// When the kernel does not account for it (CONFIG_SCHED_INFO).
     pub fn cpu_time(&self) -> Result<u64> {
-        let path = format!("/proc/{}/schedstat", self.pid);
+        let path = format!("/proc/{}/schedstat", self.pid());
         let ns = cpu_time(&fs::read_to_string(&path).with_context(|| path.clone())?);
         ns.filter(|&ns| ns > 0).with_context(|| format!("{path}: no CPU time (CONFIG_SCHED_INFO)"))
     }
@@ -186,15 +166,13 @@ impl Victim {
     ///
     /// # Errors
     /// Those of waitid(2).
-    pub fn reap(mut self) -> io::Result<()> {
-        waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::EXITED)?;
-        self.reaped = true;
-        Ok(())
+    pub fn reap(self) -> Result<()> {
+        self.child.wait().map(drop)
     }
 
     /// Checks in /proc that the victim has its layout, from the address `base` on.
     fn verify(&self, layout: Layout, base: usize) -> Result<()> {
-        let path = format!("/proc/{}/maps", self.pid);
+        let path = format!("/proc/{}/maps", self.pid());
         let (vmas, bytes) = vmas_in(&path, base..base + layout.span())?;
         ensure!(
             vmas == layout.vmas && bytes == layout.bytes(),
@@ -202,62 +180,20 @@ impl Victim {
             layout.vmas,
             layout.bytes()
         );
-        let path = format!("/proc/{}/status", self.pid);
-        let status = fs::read_to_string(&path).with_context(|| path.clone())?;
-        let kib = value(&status, "RssAnon:").with_context(|| format!("{path}: no RssAnon"))?;
+        let bytes = Process::open(&Root::system(), self.pid().into())?.status()?.rss_anon;
         // The counter may lag behind by a batch per CPU.
         ensure!(
-            (kib << 10) >= layout.bytes() as u64 / 100 * 99,
-            "{path}: only {kib} KiB of {} KiB are resident",
+            bytes >= layout.bytes() as u64 / 100 * 99,
+            "only {} KiB of {} KiB of the victim are resident",
+            bytes >> 10,
             layout.bytes() >> 10
         );
         Ok(())
     }
 }
 
-impl Drop for Victim {
-    fn drop(&mut self) {
-        if !self.reaped {
-            // A failure cannot be handled; PID 1 reaps what is left.
-            let _ = self.kill();
-            let _ = waitid(WaitId::PidFd(self.pidfd()), WaitIdOptions::EXITED);
-        }
-    }
-}
-
-/// Reads the victim's message: the address of its memory, or an error.
-fn read_base(mut pipe: File) -> Result<usize> {
-    let mut message = Vec::new();
-    // Up to end of file: the child closes the pipe when it is ready, or when it dies.
-    pipe.read_to_end(&mut message).context("read from the victim")?;
-    match message.split_first() {
-        Some((b'b', base)) => {
-            let base = base.try_into().context("the victim sent only a part of its address")?;
-            Ok(usize::from_ne_bytes(base))
-        }
-        Some((b'e', why)) => bail!("the victim: {}", String::from_utf8_lossy(why)),
-        _ => bail!("the victim died before its memory was resident (is the guest large enough?)"),
-    }
-}
-
-/// What the child does.
-fn live(layout: Layout, cpus: Range<usize>, mut pipe: File, then: impl FnOnce()) -> ! {
-    let message = match allocate(layout, cpus) {
-        Ok(base) => [b"b".as_slice(), &base.to_ne_bytes()].concat(),
-        Err(e) => [b"e".as_slice(), format!("{e:#}").as_bytes()].concat(),
-    };
-    let failed = message[0] == b'e' || pipe.write_all(&message).is_err();
-    drop(pipe);
-    if !failed {
-        then();
-    }
-    // SAFETY: _exit takes no memory and ends the process without the parent's handlers.
-    unsafe { libc::_exit(failed.into()) }
-}
-
 /// Allocates the memory; returns its address.
 fn allocate(layout: Layout, cpus: Range<usize>) -> Result<usize> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).context("prctl")?;
     rustix::thread::disable_transparent_huge_pages(true).context("prctl THP")?;
     let memory = Mapping::anonymous(layout.span(), MapFlags::PRIVATE | MapFlags::NORESERVE).context("mmap")?;
     let base = memory.leak().expose_provenance();
@@ -320,53 +256,27 @@ pub struct Released {
 ///
 /// # Errors
 /// Those of process_mrelease(2), except for "not dying", "too late" and "try again".
-pub fn mrelease(pidfd: BorrowedFd<'_>) -> io::Result<Option<Released>> {
+pub fn mrelease(pidfd: &PidFd) -> linux::Result<Option<Released>> {
     let started = clock::thread_cpu();
     let mut again = 0;
     let too_late = loop {
-        // SAFETY: takes a descriptor and flags, no memory.
-        let ret = unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
-        if ret == 0 {
-            break false;
-        }
-        let error = io::Error::last_os_error();
-        match error.raw_os_error() {
-            Some(libc::EAGAIN) => again += 1,
-            Some(libc::ESRCH) => break true,
-            Some(libc::EINVAL) => return Ok(None),
-            _ => return Err(error),
+        match pidfd.release_memory()? {
+            Release::Done => break false,
+            Release::Again => again += 1,
+            Release::Gone => break true,
+            Release::NotDying => return Ok(None),
         }
     };
     Ok(Some(Released { too_late, cpu: clock::thread_cpu() - started, again }))
 }
 
-/// The highest bit of the flags of pidfd_send_signal(2), which the topic `expedite` adds.
-const PIDFD_SIGNAL_EXPEDITE: libc::c_uint = 1 << 31;
-
-/// Whether the kernel supports a kill that frees the victim's memory at once.
-pub fn expedites() -> bool {
-    // If the flag is known, the error is that there is no such descriptor.
-    send_expedited(-1).is_err_and(|e| e.raw_os_error() == Some(libc::EBADF))
-}
-
-/// Sends SIGKILL to the process of a pidfd, and has the kernel free its memory at once.
-///
-/// # Errors
-/// Those of pidfd_send_signal(2): EINVAL in a kernel without [`expedites`], which sends nothing.
-pub fn kill_expedited(pidfd: BorrowedFd<'_>) -> io::Result<()> {
-    send_expedited(pidfd.as_raw_fd())
-}
-
-fn send_expedited(pidfd: RawFd) -> io::Result<()> {
-    let no_info = ptr::null::<libc::siginfo_t>();
-    // SAFETY: takes a descriptor, numbers, and a null pointer where it may.
-    let ret =
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, pidfd, libc::SIGKILL, no_info, PIDFD_SIGNAL_EXPEDITE) };
-    if ret == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::{Read as _, Write as _};
+
+    use linux::pidfd::expedite_supported;
+
     use super::*;
 
     #[test]
@@ -404,9 +314,9 @@ mod tests {
     fn a_kill_is_expedited_or_not_sent() {
         let victim = Victim::spawn(Layout { pages: 10, vmas: 1 }, 0..1).unwrap();
         match victim.kill_expedited() {
-            Ok(()) => assert!(expedites()),
+            Ok(()) => assert!(expedite_supported()),
             Err(e) => {
-                assert_eq!((e.raw_os_error(), expedites()), (Some(libc::EINVAL), false));
+                assert_eq!((e.raw_os_error(), expedite_supported()), (Some(libc::EINVAL), false));
                 // Only a living process can be stopped.
                 victim.stop().unwrap();
                 victim.kill().unwrap();

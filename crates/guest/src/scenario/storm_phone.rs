@@ -13,8 +13,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 
 use super::arguments::Arguments;
 use super::metrics::{Metric, each_case, metric_name, report_medians};
@@ -95,7 +94,7 @@ const SLOW_PERCENT: u32 = 40;
 /// How often the killer looks.
 const KILLER_INTERVAL: Duration = Duration::from_millis(5);
 /// How long the killer waits for a victim before it takes the next one, as lmkd does.
-const DEATH_TIMEOUT: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+const DEATH_TIMEOUT: Duration = Duration::from_millis(100);
 /// Between two frames of the foreground: 60 in a second.
 const FRAME_NS: u64 = 16_666_667;
 /// What the foreground touches for each frame.
@@ -360,10 +359,10 @@ impl Lmkd {
                 }
                 board.set(KILL_TIMES + i, clock::now());
                 board.set(KILLS, i as u64 + 1);
-                pidfd_send_signal(app, Signal::KILL).context("pidfd_send_signal")?;
+                app.send_signal(Signal::KILL)?;
                 apps.unconfine(index)?;
-                mrelease(app).context("process_mrelease")?;
-                poll(&mut [PollFd::new(&app, PollFlags::IN)], Some(&DEATH_TIMEOUT)).context("poll")?;
+                mrelease(app)?;
+                app.wait_exit(DEATH_TIMEOUT)?;
             }
             sleep_for_ever()
         })?;

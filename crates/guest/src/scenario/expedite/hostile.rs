@@ -2,18 +2,18 @@
 //! A user whose processes are limited to a twentieth of a CPU kills all the time: how much work do others get
 //! done beside that?
 
-use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
 use std::{hint, thread};
 
 use anyhow::{Context as _, Result, ensure};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions, kill_process, pidfd_open, pidfd_send_signal, waitpid};
+use linux::PidFd;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::{PERIOD, RETURN_POLL_INTERVAL, RETURN_TIMEOUT, WARM_UP};
 use crate::memory::PAGE_BYTES;
 use crate::process::child::{self, Board, Child};
 use crate::process::hogs::Hogs;
-use crate::process::victim::{self, Layout, Victim};
+use crate::process::victim::{Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::clock;
 use init::report::Reporter;
@@ -130,17 +130,12 @@ pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, metric: &str, o
     Ok(rate)
 }
 
-fn kill(pidfd: BorrowedFd<'_>, expedites: bool) -> Result<()> {
-    if expedites {
-        victim::kill_expedited(pidfd).context("kill")
-    } else {
-        pidfd_send_signal(pidfd, Signal::KILL).context("kill")
-    }
+fn kill(pidfd: &PidFd, expedites: bool) -> Result<()> {
+    Ok(if expedites { pidfd.kill_expedited() } else { pidfd.send_signal(Signal::KILL) }?)
 }
 
 fn kill_child(pid: Pid, expedites: bool) -> Result<()> {
-    let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
-    kill(pidfd.as_fd(), expedites)
+    kill(&PidFd::open(pid.into())?, expedites)
 }
 
 /// Starts a child that uses this process's memory, and kills it.

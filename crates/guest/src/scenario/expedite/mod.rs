@@ -32,7 +32,6 @@ use super::arguments::Arguments;
 use super::metrics::{each_case, metric_name};
 use crate::measure::free_memory::ShortFreeLists;
 use crate::process::hogs::Hogs;
-use crate::process::victim;
 use crate::system::{clock, sched};
 use hostile::Attack;
 use init::report::Reporter;
@@ -56,7 +55,7 @@ const WORST: [(Method, &str); 2] = [(Method::Kill, "worst/kill-rate"), (Method::
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let cpus = thread::available_parallelism().context("number of CPUs")?.get();
     let short = ShortFreeLists::set()?;
-    let expedites = victim::expedites();
+    let expedites = linux::pidfd::expedite_supported();
     let supports = if expedites { "supports" } else { "does not support" };
     out.note(&format!("the kernel {supports} PIDFD_SIGNAL_EXPEDITE"));
     let mut rates: Vec<(Method, f64)> = Vec::new();

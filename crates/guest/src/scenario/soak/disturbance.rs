@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use std::{fs, hint, thread};
 
 use anyhow::{Context as _, Result};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 
 use super::victim::Victim;
 use super::{MIB_BYTES, micros};
@@ -42,7 +42,7 @@ impl Disturbance {
 
     /// Kills the process, and returns the number of its successes.
     pub(super) fn end(self) -> Result<u64> {
-        pidfd_send_signal(&self.process.pidfd, Signal::KILL).context("kill")?;
+        self.process.pidfd.send_signal(Signal::KILL)?;
         self.process.end()?;
         Ok(self.successes.get(0))
     }

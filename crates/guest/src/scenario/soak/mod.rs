@@ -10,7 +10,6 @@ mod memory;
 mod swap_space;
 mod victim;
 
-use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -18,7 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 
 use super::arguments::Arguments;
 use crate::memory::swap;
-use crate::process::victim::{Released, expedites, mrelease};
+use crate::process::victim::{Released, mrelease};
 use crate::rng::Rng;
 use crate::system::cgroup::Cgroup;
 use crate::system::counters;
@@ -52,7 +51,7 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let second = second_swap()?;
     disturbance::remove_realtime_limits()?;
 
-    let expedites = expedites();
+    let expedites = linux::pidfd::expedite_supported();
     let before = available()?;
     let switcher = disturbance::switcher(Rng(rng.bits()))?;
     let reclaimer = reclaimer(Rng(rng.bits()))?;
@@ -169,7 +168,7 @@ fn storm(rng: &mut Rng, expedites: bool, counts: &mut Counts) -> Result<()> {
     for victim in victims {
         // Sometimes before the kill: that must be refused, and do no harm.
         if rng.one_in(8) {
-            counts.add(mrelease(victim.pidfd.as_fd())?);
+            counts.add(mrelease(&victim.pidfd)?);
         }
         let delays: Vec<_> = (0..rng.below(5)).map(|_| micros(rng, 2_000)).collect();
         let kill = Kill { delay: micros(rng, 2_000), expedited: expedites && rng.one_in(2) };

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Processes that are killed, and how that is waited for.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::AsFd as _;
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{io, thread};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use linux::PidFd;
 use rustix::io::Errno;
-use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, pidfd_send_signal,
-    test_kill_process_group, waitid,
-};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid};
 
 use super::Counts;
-use crate::process::child;
-use crate::process::victim::{kill_expedited, mrelease};
+use crate::process::child::{self, Child};
+use crate::process::victim::mrelease;
 
 /// How long a victim may take to die until it counts as stuck. Debug kernels are slow.
 pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,27 +27,20 @@ pub(super) struct Kill {
 /// A child with a process group of its own, to be killed.
 pub(super) struct Victim {
     pid: Pid,
-    pub(super) pidfd: OwnedFd,
+    pub(super) pidfd: PidFd,
 }
 
 impl Victim {
     /// Forks a child, which runs `life` and then sleeps until it is killed.
     pub(super) fn fork(life: impl FnOnce()) -> Result<Self> {
-        // SAFETY: this process has one thread here (all others were joined), so the child may do
-        // whatever the parent may; it never returns from the match's arm.
-        let pid = match unsafe { libc::fork() } {
-            -1 => return Err(io::Error::last_os_error()).context("fork"),
-            0 => {
-                let death = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
-                if death.is_ok() && rustix::process::setpgid(None, None).is_ok() {
-                    life();
-                }
-                child::sleep_for_ever()
-            }
-            pid => Pid::from_raw(pid).context("fork gave a pid that is none")?,
-        };
-        let pidfd = pidfd_open(pid, PidfdFlags::empty()).context("pidfd_open")?;
-        Ok(Self { pid, pidfd })
+        // This process has one thread here: all others were joined.
+        let child = Child::fork(|| {
+            rustix::process::setpgid(None, None)?;
+            life();
+            child::sleep_for_ever()
+        });
+        let pid = child?.into_pid();
+        Ok(Self { pid, pidfd: PidFd::open(pid.into())? })
     }
 
     /// Releases the victim's memory in one thread per delay, each of which retries until the victim is dying.
@@ -69,9 +60,9 @@ impl Victim {
                         thread::sleep(delay);
                         let began = Instant::now();
                         loop {
-                            let done = mrelease(self.pidfd.as_fd())?;
+                            let done = mrelease(&self.pidfd)?;
                             if done.is_some() || began.elapsed() > timeout {
-                                return io::Result::Ok(done);
+                                return linux::Result::Ok(done);
                             }
                             if pause.is_zero() { thread::yield_now() } else { thread::sleep(pause) }
                         }
@@ -80,16 +71,13 @@ impl Victim {
                 .collect();
             if let Some(Kill { delay, expedited }) = kill {
                 thread::sleep(delay);
-                match expedited {
-                    true => kill_expedited(self.pidfd.as_fd()).context("expedited kill")?,
-                    false => pidfd_send_signal(&self.pidfd, Signal::KILL).context("kill")?,
-                }
+                if expedited { self.pidfd.kill_expedited() } else { self.pidfd.send_signal(Signal::KILL) }?;
             }
             // Joined one by one: the scope may end before its threads are gone, and the next fork needs a
             // single-threaded process.
             for thread in threads {
                 let done = thread.join().map_err(|_| anyhow!("a releasing thread died"))?;
-                counts.add(done.context("process_mrelease")?);
+                counts.add(done?);
             }
             Ok(())
         })
