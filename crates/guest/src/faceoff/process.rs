@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
-use std::time::{Duration, Instant};
-use std::{fs, io, ptr, thread};
+use std::time::Duration;
+use std::{fs, io, ptr};
 
 use anyhow::{Context as _, Result, ensure};
 use linux::{Pid, PidFd};
@@ -16,6 +16,7 @@ use protocol::load::Step;
 use super::shared_page::SharedPage;
 use super::workload::Workload;
 use crate::system::cgroup::Cgroup;
+use crate::system::clock;
 
 /// The user that all processes belong to but root's.
 pub const USER_ID: u32 = 1000;
@@ -83,12 +84,12 @@ impl Process {
         let child = command.spawn().with_context(|| format!("start {name}"))?;
         let pid = i32::try_from(child.id())?;
         let pidfd = open_pidfd(pid)?;
-        let begun = Instant::now();
-        while !shared.is_ready() {
-            ensure!(begun.elapsed() < READY_TIMEOUT, "{name} was not ready within {READY_TIMEOUT:?}");
-            ensure!(!has_ended(&pidfd), "{name} ended early; the console says why");
-            thread::sleep(READY_POLL_INTERVAL);
-        }
+        let is_ready = || {
+            ensure!(shared.is_ready() || !has_ended(&pidfd), "{name} ended early; the console says why");
+            Ok(shared.is_ready())
+        };
+        let ready = clock::within(READY_TIMEOUT, READY_POLL_INTERVAL, is_ready)?;
+        ensure!(ready, "{name} was not ready within {READY_TIMEOUT:?}");
         let pids = [pid].into_iter().chain(shared.children()).collect();
         Ok(Self { who: spec.who, cgroup: Cgroup::clone(cgroup), shared, pidfd, pids })
     }

@@ -2,17 +2,18 @@
 //! A running `memreap daemon`.
 
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::net::UnixDatagram;
 use std::process::{self, Command, Stdio};
-use std::time::{Duration, Instant};
-use std::{io, thread};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use linux::{Process, Root};
 use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
 use crate::system::cgroup::TemporaryCgroup;
+use crate::system::clock;
 
 const CONFIG: &str = "/run/memreap.toml";
 /// What the daemon has killed.
@@ -101,20 +102,18 @@ impl Daemon {
     pub fn end(mut self) -> Result<Vec<Kill>> {
         let pid = Pid::from_child(&self.child);
         rustix::process::kill_process(pid, Signal::TERM).context("the daemon is gone")?;
-        let began = Instant::now();
-        while began.elapsed() < TIMEOUT {
-            if let Some(status) = self.child.try_wait()? {
-                ensure!(status.success(), "the daemon ended with {status}");
-                // Whoever has killed nobody has no history.
-                let text = match fs::read_to_string(HISTORY) {
-                    Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
-                    text => text.context(HISTORY)?,
-                };
-                return text.lines().map(|line| serde_json::from_str(line).context(HISTORY)).collect();
-            }
-            thread::sleep(CHECK_INTERVAL);
-        }
-        bail!("the daemon does not end")
+        ensure!(
+            clock::within(TIMEOUT, CHECK_INTERVAL, || Ok(self.child.try_wait()?.is_some()))?,
+            "the daemon does not end"
+        );
+        let status = self.child.wait()?;
+        ensure!(status.success(), "the daemon ended with {status}");
+        // Whoever has killed nobody has no history.
+        let text = match fs::read_to_string(HISTORY) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+            text => text.context(HISTORY)?,
+        };
+        text.lines().map(|line| serde_json::from_str(line).context(HISTORY)).collect()
     }
 }
 

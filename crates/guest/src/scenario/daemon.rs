@@ -20,7 +20,7 @@ use crate::process::daemon::{Daemon, HISTORY, LOG};
 use crate::process::hogs::Hogs;
 use crate::rng::Rng;
 use crate::system::cgroup::TemporaryCgroup;
-use crate::system::counters;
+use crate::system::{clock, counters};
 use init::report::Reporter;
 
 /// The name of the process that must not be killed.
@@ -115,12 +115,8 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
         })?);
     }
     let pids: Vec<Pid> = growing.iter().map(Child::pid).collect();
-    let began = Instant::now();
     for hog in growing {
-        while !hog.has_ended()? {
-            ensure!(began.elapsed() < TIMEOUT, "the hog was not killed");
-            thread::sleep(CHECK_INTERVAL);
-        }
+        ensure!(clock::within(TIMEOUT, CHECK_INTERVAL, || hog.has_ended())?, "the hog was not killed");
         let status = hog.wait()?;
         ensure!(status.terminating_signal() == Some(libc::SIGKILL), "the hog ended by itself: {status:?}");
     }
@@ -212,12 +208,12 @@ fn exit_in_time(Slow { cpu_max, nice, boosted }: Slow, out: &mut Reporter) -> Re
             Ok(())
         })
     })?;
-    let began = Instant::now();
-    while !victim.has_ended()? {
-        ensure!(began.elapsed() < TIMEOUT, "the victim was not killed, or does not exit");
+    let has_exited = || {
         hogs.work(board.get(1) == 1);
-        thread::sleep(CHECK_INTERVAL / 5);
-    }
+        victim.has_ended()
+    };
+    let exited = clock::within(TIMEOUT, CHECK_INTERVAL / 5, has_exited)?;
+    ensure!(exited, "the victim was not killed, or does not exit");
     let ended = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
     hogs.work(false);
     thread::sleep(QUIET_TIME);

@@ -362,10 +362,10 @@ impl Run<'_> {
     }
 
     /// Repeats a round until no event was lost.
-    fn retry<T>(&self, what: &str, out: &mut Reporter, round: impl FnMut() -> Result<T>) -> Result<T> {
+    fn retry<T>(&self, what: &str, out: &mut Reporter, mut round: impl FnMut() -> Result<T>) -> Result<T> {
         out.progress(&format!("{}: {what}", self.case.name));
         let place = format!("{}/{what}", self.case.name);
-        tracefs::until_complete(&place, TRIES, out, round).with_context(|| what.to_owned())
+        tracefs::until_complete(&place, TRIES, out, |_| round()).with_context(|| what.to_owned())
     }
 }
 

@@ -86,24 +86,19 @@ const NEIGHBOUR_WINDOW: Duration = Duration::from_secs(3);
 const STEP_LIMIT: Duration = Duration::from_millis(200);
 
 pub fn run(_: &Arguments, out: &mut Reporter) -> Result<()> {
-    each_case(
-        &CASES,
-        |case| case.name,
-        out,
-        |case, out| {
-            let area = if case.zswap { Area::on_zswap(SWAP_BYTES)? } else { Area::zram(SWAP_BYTES, None)? };
-            out.progress(case.name);
-            let job = Job::start(case)?;
-            area.check_zswap()?;
-            report_medians(out, case.name, &METRICS, &[job.die(case.killer)?]);
-            let neighbour = metric_name(case.name, "neighbour-percent");
-            if out.expects(&neighbour) {
-                out.progress(&format!("{}: a neighbour", case.name));
-                out.sample(&neighbour, neighbour_percent(Job::start(case)?, case.killer)?);
-            }
-            Ok(())
-        },
-    )
+    each_case(CASES.iter().map(|case| (case.name, case)), out, |name, case, out| {
+        let area = if case.zswap { Area::on_zswap(SWAP_BYTES)? } else { Area::zram(SWAP_BYTES, None)? };
+        out.progress(name);
+        let job = Job::start(case)?;
+        area.check_zswap()?;
+        report_medians(out, name, &METRICS, &[job.die(case.killer)?]);
+        let neighbour = metric_name(name, "neighbour-percent");
+        if out.expects(&neighbour) {
+            out.progress(&format!("{name}: a neighbour"));
+            out.sample(&neighbour, neighbour_percent(Job::start(case)?, case.killer)?);
+        }
+        Ok(())
+    })
 }
 
 /// Returns what a neighbour gets done beside a job that dies, in percent of what it does beside one that is

@@ -13,19 +13,18 @@ pub fn metric_name(case: &str, metric: &str) -> String {
     if case.is_empty() { metric.to_owned() } else { format!("{case}/{metric}") }
 }
 
-/// Runs those of the cases of which a metric is to be reported, one after the other.
+/// Runs those of the cases, by their names, of which a metric is to be reported, one after the other.
 ///
 /// # Errors
 /// The first one of `run`, with the case's name.
 pub fn each_case<'c, C>(
-    cases: &'c [C],
-    name: fn(&C) -> &str,
+    cases: impl IntoIterator<Item = (&'c str, C)>,
     out: &mut Reporter,
-    mut run: impl FnMut(&'c C, &mut Reporter) -> Result<()>,
+    mut run: impl FnMut(&'c str, C, &mut Reporter) -> Result<()>,
 ) -> Result<()> {
-    for case in cases {
-        if out.expects_case(name(case)) {
-            run(case, out).with_context(|| format!("case {}", name(case)))?;
+    for (name, case) in cases {
+        if out.expects_case(name) {
+            run(name, case, out).with_context(|| format!("case {name}"))?;
         }
     }
     Ok(())

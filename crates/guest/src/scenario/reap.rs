@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::arguments::Arguments;
 use super::metrics::{Metric, each_case, median, metric_name, report_medians};
@@ -25,7 +25,8 @@ use crate::process::victim::{Layout, Released, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::counters::value;
 use crate::system::{clock, sched};
-use crate::trace::locks::{Kind, LockTrace, Lost, Recording};
+use crate::trace::locks::{Kind, LockTrace, Recording};
+use crate::trace::tracefs::{Lost, until_complete};
 use init::report::Reporter;
 
 /// Name and number of VMAs.
@@ -81,17 +82,12 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
         free >> 20
     );
     let layout = |vmas| Layout { pages: (mib << 20) as usize / PAGE_BYTES, vmas };
-    each_case(
-        &CASES,
-        |(case, _)| case,
-        out,
-        |&(case, vmas), out| {
-            let run = Run { case, cpus, layout: layout(vmas) };
-            if icount { run.instructions(out) } else { run.times(out).and_then(|()| run.contention(out)) }
-        },
-    )?;
+    each_case(CASES, out, |case, vmas, out| {
+        let run = Run { case, cpus, layout: layout(vmas) };
+        if icount { run.instructions(out) } else { run.times(out).and_then(|()| run.contention(out)) }
+    })?;
     let rounds = if icount { ICOUNT_ROUNDS } else { ROUNDS };
-    each_case(&[THROTTLED], |case| case, out, |_, out| throttled(layout(100), rounds, cpus, out))
+    each_case([(THROTTLED, layout(100))], out, |_, layout, out| throttled(layout, rounds, cpus, out))
 }
 
 /// Measures the milliseconds from the kill until process_mrelease(2) has returned in all threads, with one
@@ -104,14 +100,7 @@ fn throttled(layout: Layout, rounds: u32, cpus: Cpus, out: &mut Reporter) -> Res
     for round in 1..=rounds {
         for (helpers, took) in took.iter_mut().enumerate() {
             out.progress(&format!("{THROTTLED}: {} threads, round {round}", helpers + 1));
-            let tried = (0..TRIES).find_map(|_| {
-                let tried = release_throttled(layout, cpus, helpers).transpose();
-                if tried.is_none() {
-                    out.note(&format!("{THROTTLED}: the victim ran and began to exit; round repeated"));
-                }
-                tried
-            });
-            took.push(tried.with_context(|| format!("not one good round in {TRIES}"))??);
+            took.push(until_complete(THROTTLED, TRIES, out, |_| release_throttled(layout, cpus, helpers))?);
         }
     }
     for (name, took) in metrics.iter().zip(took) {
@@ -120,8 +109,8 @@ fn throttled(layout: Layout, rounds: u32, cpus: Cpus, out: &mut Reporter) -> Res
     Ok(())
 }
 
-/// One round of [`throttled`], in milliseconds; `None` if the victim was not throttled.
-fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Option<f64>> {
+/// One round of [`throttled`], in milliseconds; [`Lost`] if the victim was not throttled.
+fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<f64> {
     let group = TemporaryCgroup::new("reap", "cpu")?;
     // It uses up its CPU time until it is killed, or it would have some left to begin its exit with.
     let victim = Victim::spawn_to(layout, cpus.killer..cpus.victim + 1, || {
@@ -135,11 +124,9 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     // The kernel counts a period in which the victim was throttled when the next one begins, with CPU time for it.
     // When it has used that up, it has none for most of a second.
     let wait_throttled = || {
-        let (began, before) = (clock::now(), count()?);
-        while count()? == before {
-            ensure!(u128::from(clock::now() - began) < THROTTLE_TIMEOUT.as_nanos(), "cpu.max does not limit anything");
-            thread::sleep(POLL_INTERVAL);
-        }
+        let before = count()?;
+        let limited = clock::within(THROTTLE_TIMEOUT, POLL_INTERVAL, || Ok(count()? != before))?;
+        ensure!(limited, "cpu.max does not limit anything");
         thread::sleep(USE_UP_TIME);
         Ok(())
     };
@@ -172,9 +159,8 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     // A dying process has counters as long as it has not begun to exit.
     let left = process::resident_bytes(victim.pid())?;
     group.set("cpu.max", "max")?;
-    if released.iter().any(|r| r.too_late) {
-        return Ok(None);
-    }
+    let too_late = released.iter().any(|r| r.too_late);
+    ensure!(!too_late, Lost("the victim ran and began to exit".to_owned()));
     ensure!(
         left as f64 <= layout.bytes() as f64 * (1.0 - MIN_SHARE),
         "process_mrelease returned with {} MiB of {} left",
@@ -183,7 +169,7 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<Optio
     );
     victim.wait_until_dead().context("wait for the victim")?;
     victim.reap().context("reap the victim")?;
-    Ok(Some(took))
+    Ok(took)
 }
 
 /// The CPUs on which the killer and the victim run.
@@ -356,33 +342,16 @@ impl Run {
 
     /// Repeats a round until no reaper came too late and no event was lost.
     fn in_time<T>(&self, out: &mut Reporter, method: Method, round: impl Fn() -> Result<(Cost, T)>) -> Result<T> {
-        for _ in 0..TRIES {
-            let (cost, result) = match round() {
-                Ok(done) => done,
-                Err(e) if e.is::<Lost>() => {
-                    out.note(&format!("{}/{}: {e}; round repeated", self.case, method.name()));
-                    continue;
-                }
-                Err(e) => return Err(e.context(format!("method {}", method.name()))),
-            };
-            if cost.kill.again() > 0 {
-                out.note(&format!(
-                    "{}/{}: process_mrelease returned EAGAIN {} times",
-                    self.case,
-                    method.name(),
-                    cost.kill.again()
-                ));
+        let what = metric_name(self.case, method.name());
+        let tried = until_complete(&what, TRIES, out, |out| {
+            let (Cost { kill, .. }, result) = round()?;
+            if kill.again() > 0 {
+                out.note(&format!("{what}: process_mrelease returned EAGAIN {} times", kill.again()));
             }
-            if !cost.kill.too_late() {
-                return Ok(result);
-            }
-            out.note(&format!(
-                "{}/{}: a reaper found the victim past exit_mm (ESRCH); round repeated",
-                self.case,
-                method.name()
-            ));
-        }
-        bail!("method {}: not one good round in {TRIES}; the notes say why", method.name())
+            ensure!(!kill.too_late(), Lost("a reaper found the victim past exit_mm (ESRCH)".to_owned()));
+            Ok(result)
+        });
+        tried.with_context(|| format!("method {}", method.name()))
     }
 
     /// One timed round.

@@ -11,8 +11,6 @@
 //! Those lists have one lock for all CPUs. How often do CPUs wait for it that do nothing but take memory and give
 //! it back? That is counted on all CPUs at once.
 
-use std::num::NonZeroUsize;
-
 use anyhow::{Context as _, Result};
 
 use super::arguments::Arguments;
@@ -28,12 +26,12 @@ use crate::trace::tracefs;
 use init::report::Reporter;
 
 /// Victims, and how many contiguous pages the free lists hold for them: `None` for as many as there are.
-const VICTIMS: [(&str, Option<NonZeroUsize>); 5] = [
+const VICTIMS: [(&str, Option<usize>); 5] = [
     ("contiguous", None),
-    ("single", NonZeroUsize::new(1)),
-    ("pieces-of-4", NonZeroUsize::new(4)),
-    ("pieces-of-8", NonZeroUsize::new(8)),
-    ("pieces-of-16", NonZeroUsize::new(16)),
+    ("single", Some(1)),
+    ("pieces-of-4", Some(4)),
+    ("pieces-of-8", Some(8)),
+    ("pieces-of-16", Some(16)),
 ];
 /// Processes that come and go, and the memory that each of them touches, in KiB.
 const SHORT_LIVED: [(&str, usize); 3] = [("fork-256-kib", 256), ("fork-1-mib", 1 << 10), ("fork-8-mib", 8 << 10)];
@@ -64,30 +62,20 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     if args.icount() {
         sched::pin(0)?;
     }
-    each_case(
-        &VICTIMS,
-        |(case, _)| case,
-        out,
-        |&(case, pieces), out| {
-            out.sample(&metric_name(case, "exit-instructions"), exit(LAYOUT, pieces)?);
-            Ok(())
-        },
-    )?;
-    each_case(
-        &SHORT_LIVED,
-        |(case, _)| case,
-        out,
-        |&(case, kib), out| {
-            out.sample(&metric_name(case, "life-instructions"), life((kib << 10) / PAGE_BYTES)?);
-            Ok(())
-        },
-    )?;
-    each_case(&LOOPS, |(case, _)| case, out, |&(case, end), out| loops(case, end, out))
+    each_case(VICTIMS, out, |case, pieces, out| {
+        out.sample(&metric_name(case, "exit-instructions"), exit(LAYOUT, pieces)?);
+        Ok(())
+    })?;
+    each_case(SHORT_LIVED, out, |case, kib, out| {
+        out.sample(&metric_name(case, "life-instructions"), life((kib << 10) / PAGE_BYTES)?);
+        Ok(())
+    })?;
+    each_case(LOOPS, out, loops)
 }
 
 /// Returns the instructions in which a victim exits whose memory comes from such pieces.
-fn exit(layout: Layout, pieces: Option<NonZeroUsize>) -> Result<f64> {
-    let holes = pieces.map(|pieces| holes(layout.pages, pieces.get())).transpose()?;
+fn exit(layout: Layout, pieces: Option<usize>) -> Result<f64> {
+    let holes = pieces.map(|pieces| holes(layout.pages, pieces)).transpose()?;
     let victim = Victim::spawn(layout, 0..1)?;
     // Until nobody but the victim holds its memory: else another task may be the one to free it.
     free_memory::settled()?;
@@ -144,7 +132,7 @@ fn touch_and_exit(pages: usize) -> Result<()> {
 fn loops(case: &str, end: End, out: &mut Reporter) -> Result<()> {
     out.progress(case);
     let trace = LockTrace::new()?;
-    let (took, locks) = tracefs::until_complete(case, TRIES, out, || trace.record(|| loop_on_all_cpus(end)))?;
+    let (took, locks) = tracefs::until_complete(case, TRIES, out, |_| trace.record(|| loop_on_all_cpus(end)))?;
     let (contended, _) = locks.contended(Kind::Zone);
     out.sample(&metric_name(case, "zone-lock-contended"), contended as f64);
     out.sample(&metric_name(case, "loops-ms"), clock::ms(took));

@@ -117,7 +117,7 @@ const METRICS: [Metric<Round>; 5] = [
 ];
 
 pub fn run(_: &Arguments, out: &mut Reporter) -> Result<()> {
-    each_case(&CASES, |case| case.name, out, Case::run)
+    each_case(CASES.iter().map(|case| (case.name, case)), out, |_, case, out| case.run(out))
 }
 
 /// What one round measured: times in nanoseconds.

@@ -131,7 +131,7 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
         out.note(&format!("{path}: {}", value.trim_end()));
     }
     let mode = usize::from(args.icount());
-    each_case(&CASES, |case| case.name, out, |case, out| Run::new(case, mode)?.all(out))?;
+    each_case(CASES.iter().map(|case| (case.name, case)), out, |_, case, out| Run::new(case, mode)?.all(out))?;
     drop(short);
     Ok(())
 }
@@ -279,18 +279,15 @@ impl Run {
     /// the timeout: a slot may be free before what is in it.
     fn wait_for_swap(&self, sampler: &Sampler, all: u64, zram: u64) -> Result<()> {
         let kept = (SLOTS_PER_CPU * self.cpus * PAGE_BYTES) as u64;
-        let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
         let is_back = |now: Sample| now.swap + kept >= all && now.zram <= zram + kept;
-        while !is_back(sampler.sample()?) && clock::now() < due {
-            thread::sleep(RETURN_POLL_INTERVAL);
-        }
+        clock::within(RETURN_TIMEOUT, RETURN_POLL_INTERVAL, || Ok(is_back(sampler.sample()?)))?;
         thread::sleep(LINGER);
         Ok(())
     }
 
     /// Returns the longest time for which a page table's lock was held while victims died, in microseconds.
     fn longest_lock(&self, out: &mut Reporter) -> Result<u64> {
-        tracefs::until_complete(self.case.name, TRIES, out, || {
+        tracefs::until_complete(self.case.name, TRIES, out, |_| {
             let victims = self.victims()?;
             free_memory::settled()?;
             pte_lock::longest(&victims.pids(), || kill(&victims).map(drop))

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Clocks in nanoseconds, and sleeping by them.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use anyhow::{Context as _, Result};
 use rustix::thread::ClockId;
 use rustix::time::Timespec;
@@ -27,6 +30,21 @@ fn nanoseconds(t: Timespec) -> u64 {
 pub fn sleep_until(at: u64) -> Result<()> {
     let until = Timespec { tv_sec: (at / 1_000_000_000) as i64, tv_nsec: (at % 1_000_000_000) as i64 };
     rustix::thread::clock_nanosleep_absolute(ClockId::Monotonic, &until).context("clock_nanosleep")
+}
+
+/// Looks at this interval whether something is done, for so long at most. Returns whether it is.
+///
+/// # Errors
+/// Those of `done`.
+pub fn within(limit: Duration, interval: Duration, mut done: impl FnMut() -> Result<bool>) -> Result<bool> {
+    let began = Instant::now();
+    while !done()? {
+        if began.elapsed() >= limit {
+            return Ok(false);
+        }
+        thread::sleep(interval);
+    }
+    Ok(true)
 }
 
 /// Converts nanoseconds to milliseconds.

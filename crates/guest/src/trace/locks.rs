@@ -17,8 +17,6 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
 use crate::trace::tracefs::{Clock, Probe, Trace, events, field};
 
-pub use crate::trace::tracefs::Lost;
-
 /// What unmaps a range; its third argument is the first address. The second name is that of Linux 7.3.
 const UNMAPS: [&str; 2] = ["unmap_page_range", "__zap_vma_range"];
 const SLOW_PATH: &str = "queued_spin_lock_slowpath";
@@ -130,7 +128,7 @@ impl LockTrace {
     /// Records while `work` runs.
     ///
     /// # Errors
-    /// When `work` fails, an event was lost ([`Lost`]), or the trace is inconsistent.
+    /// When `work` fails, an event was lost ([`crate::trace::tracefs::Lost`]), or the trace is inconsistent.
     pub fn record<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<(T, Recording)> {
         let (done, trace) = self.trace.record(work)?;
         let recording = parse(&trace, &self.symbols)
@@ -295,52 +293,18 @@ fn plain(function: &str) -> &str {
 /// Returns what the lock protects that a function acquires. The functions are those of `mm/` that take such a
 /// lock themselves, or have a function inlined that does.
 fn kind(caller: &str) -> Kind {
-    const RULES: [(Kind, &[&str]); 3] = [
-        (
-            Kind::Pte,
-            &[
-                "__pte_offset_map_lock",
-                "pte_offset_map_",
-                "unmap_page_range",
-                "unmap_single_vma",
-                "zap_",
-                "__pmd_trans_huge_lock",
-            ],
-        ),
-        (
-            Kind::Lru,
-            &[
-                "folio_lruvec_",
-                "folios_put_refs",
-                "folio_batch_move_lru",
-                "__page_cache_release",
-                "release_pages",
-                "lru_",
-                "lruvec_",
-                // Functions of the topics. Not all of their locks are LRU locks; counting too many is better
-                // than too few.
-                "memreap_",
-                "reap_lru_",
-            ],
-        ),
-        (
-            Kind::Zone,
-            &[
-                "free_pcppages_bulk",
-                "free_one_page",
-                // Of the topic `release`.
-                "free_runs",
-                "rmqueue",
-                "__rmqueue",
-                "free_unref_",
-                "drain_",
-                "get_page_from_freelist",
-                "decay_pcp_high",
-            ],
-        ),
-    ];
-    let rule = RULES.iter().find(|(_, names)| names.iter().any(|n| caller.starts_with(n)));
-    rule.map_or(Kind::Other, |(kind, _)| *kind)
+    const PTE: &str =
+        "__pte_offset_map_lock pte_offset_map_ unmap_page_range unmap_single_vma zap_ __pmd_trans_huge_lock";
+    // The last two are functions of the topics. Not all of their locks are LRU locks; counting too many is better than
+    // too few.
+    const LRU: &str = "folio_lruvec_ folios_put_refs folio_batch_move_lru __page_cache_release release_pages lru_ \
+                       lruvec_ memreap_ reap_lru_";
+    // `free_runs` is of the topic `release`.
+    const ZONE: &str = "free_pcppages_bulk free_one_page free_runs rmqueue __rmqueue free_unref_ drain_ \
+                        get_page_from_freelist decay_pcp_high";
+    let rules = [(Kind::Pte, PTE), (Kind::Lru, LRU), (Kind::Zone, ZONE)];
+    let rule = rules.into_iter().find(|(_, names)| names.split(' ').any(|name| caller.starts_with(name)));
+    rule.map_or(Kind::Other, |(kind, _)| kind)
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The kernel's events in trace instances, and its log.
+//! The kernel's events in trace instances.
 
-pub mod kmsg;
 pub mod locks;
 pub mod pte_lock;
 pub mod rmap;

@@ -268,7 +268,7 @@ fn parse_visits(trace: &str, steps: u64) -> Result<Visits> {
             LEAVE => open_walks.leave(&event).map(|_| visits.walks += 1),
             // The steps of all threads are counted, so no other thread may make any.
             FIRST if !open_walks.0.contains_key(&event.tid) => {
-                return Err(Lost::new(format!("thread {} used an anon_vma as well", event.tid)).into());
+                return Err(Lost(format!("thread {} used an anon_vma as well", event.tid)).into());
             }
             FIRST => Ok(()),
             DONE => field(event.fields, "done").context("no value").map(|done| {

@@ -15,43 +15,29 @@ const GROUP: &str = "memreap";
 /// Default buffer of each CPU: room for some forty thousand events.
 const BUFFER_KIB: &str = "4096";
 
-/// The error that events should have been recorded and were not. The same work can be tried again.
-#[derive(Debug)]
-pub struct Lost(String);
+/// The error that something should have been recorded and was not, and why. The same work can be tried again.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Lost(pub String);
 
-impl Lost {
-    /// `why` is the reason why the recording is unusable.
-    pub fn new(why: String) -> Self {
-        Self(why)
-    }
-}
-
-/// Repeats a round, `tries` times at most, until no event is lost. `what` is it, for notes.
+/// Repeats a round, `tries` times at most, until nothing is lost. `what` is it, for notes.
 ///
 /// # Errors
-/// Other errors of the round, and when events were lost each time.
+/// Other errors of the round, and when something was lost each time.
 pub fn until_complete<T>(
     what: &str,
     tries: u32,
     out: &mut Reporter,
-    mut round: impl FnMut() -> Result<T>,
+    mut round: impl FnMut(&mut Reporter) -> Result<T>,
 ) -> Result<T> {
     for _ in 0..tries {
-        match round() {
+        match round(out) {
             Err(e) if e.is::<Lost>() => out.note(&format!("{what}: {e}; round repeated")),
             other => return other,
         }
     }
     bail!("not one good round in {tries}; the notes say why")
 }
-
-impl std::fmt::Display for Lost {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Lost {}
 
 /// The clock of an instance's time stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,7 +216,7 @@ impl Trace {
     /// run.
     fn check_no_miss(&self, missed_before: u64) -> Result<()> {
         let missed = missed(&profile()?) - missed_before;
-        ensure!(missed == 0, Lost::new(format!("{missed} probe hits were missed (kprobe_profile)")));
+        ensure!(missed == 0, Lost(format!("{missed} probe hits were missed (kprobe_profile)")));
         Ok(())
     }
 
@@ -241,7 +227,7 @@ impl Trace {
             let path = cpu?.path().join("stats");
             let stats = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let lost = lost(&stats).with_context(|| format!("{}: parse", path.display()))?;
-            ensure!(lost == 0, Lost::new(format!("{}: {lost} events lost, buffer too small", path.display())));
+            ensure!(lost == 0, Lost(format!("{}: {lost} events lost, buffer too small", path.display())));
         }
         Ok(())
     }

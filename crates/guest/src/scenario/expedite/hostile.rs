@@ -107,11 +107,8 @@ pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, metric: &str, o
     // So that their victims are limited from the first one on.
     let attackers = group.within(|| (0..ATTACKERS).map(attacker).collect::<Result<Vec<_>>>())?;
     // With a twentieth of a CPU it takes a while until each has a victim.
-    let due = clock::now() + START_TIMEOUT.as_nanos() as u64;
-    while board.all().any(|kills| kills == 0) {
-        ensure!(clock::now() < due, "the user's processes did not get to kill anything");
-        thread::sleep(RETURN_POLL_INTERVAL);
-    }
+    let killing = clock::within(START_TIMEOUT, RETURN_POLL_INTERVAL, || Ok(board.all().all(|kills| kills > 0)))?;
+    ensure!(killing, "the user's processes did not get to kill anything");
     hogs.work(true);
     thread::sleep(WARM_UP);
     let (work, start, kills) = (hogs.done(), clock::now(), board.all().sum::<u64>());
@@ -121,11 +118,9 @@ pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, metric: &str, o
     // Their last victims are orphans, and still limited.
     group.set("cpu.max", "max")?;
     group.set("cgroup.kill", "1")?;
-    let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
-    while group.get("cgroup.events")?.contains("populated 1") {
-        ensure!(clock::now() < due, "the user's processes do not die");
-        thread::sleep(RETURN_POLL_INTERVAL);
-    }
+    let is_empty = || Ok(!group.get("cgroup.events")?.contains("populated 1"));
+    let died = clock::within(RETURN_TIMEOUT, RETURN_POLL_INTERVAL, is_empty)?;
+    ensure!(died, "the user's processes do not die");
     out.note(&format!("hostile: {kills} kills"));
     Ok(rate)
 }

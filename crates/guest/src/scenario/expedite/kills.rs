@@ -6,7 +6,7 @@ use std::process::{self, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use rustix::process::Signal;
 use serde::Deserialize;
 
@@ -18,6 +18,7 @@ use crate::process::hogs::Hogs;
 use crate::process::victim::{Layout, Victim};
 use crate::system::cgroup::TemporaryCgroup;
 use crate::system::clock;
+use crate::trace::tracefs::{Lost, until_complete};
 use init::report::Reporter;
 
 /// The conditions under which victims are killed.
@@ -268,7 +269,8 @@ impl Run {
         for round in 0..count {
             for (method, rounds) in &mut measured {
                 out.progress(&format!("{}: {}, round {}", self.case.name, method.name(), round + 1));
-                let round = self.in_time(*method, phase(round, count), out);
+                let place = metric_name(self.case.name, method.name());
+                let round = until_complete(&place, TRIES, out, |out| self.round(*method, phase(round, count), out));
                 rounds.push(round.with_context(|| format!("method {}", method.name()))?);
             }
         }
@@ -281,25 +283,9 @@ impl Run {
         Ok(rates)
     }
 
-    /// Repeats a round until process_mrelease did not come too late.
-    fn in_time(&self, method: Method, phase: Duration, out: &mut Reporter) -> Result<Round> {
-        for _ in 0..TRIES {
-            let (round, too_late) = self.round(method, phase, out)?;
-            if !too_late {
-                return Ok(round);
-            }
-            out.note(&format!(
-                "{}/{}: process_mrelease found a victim past exit_mm (ESRCH); round repeated",
-                self.case.name,
-                method.name()
-            ));
-        }
-        bail!("not one good round in {TRIES}; the notes say why")
-    }
-
-    /// Starts the victims, kills them, and records how their memory comes back. Returns also whether
-    /// process_mrelease came too late.
-    fn round(&self, method: Method, phase: Duration, out: &mut Reporter) -> Result<(Round, bool)> {
+    /// Starts the victims, kills them, and records how their memory comes back. [`Lost`] if process_mrelease came too
+    /// late.
+    fn round(&self, method: Method, phase: Duration, out: &mut Reporter) -> Result<Round> {
         let victims =
             (0..self.case.victims).map(|_| self.victim(method)).collect::<Result<Vec<_>>>().context("victims")?;
         let before = free_memory::settled()?;
@@ -315,10 +301,8 @@ impl Run {
             }
             let kill = self.kill(&victims, method, out)?;
             // The memory may not be free yet when the victim is dead.
-            let due = clock::now() + RETURN_TIMEOUT.as_nanos() as u64;
-            while free_memory::free() < before + self.min_freed() && clock::now() < due && !has_ended() {
-                thread::sleep(RETURN_POLL_INTERVAL);
-            }
+            let is_back = || Ok(free_memory::free() >= before + self.min_freed() || has_ended());
+            clock::within(RETURN_TIMEOUT, RETURN_POLL_INTERVAL, is_back)?;
             thread::sleep(RETURN_POLL_INTERVAL);
             Ok(kill)
         })?;
@@ -338,7 +322,8 @@ impl Run {
         }
         // Bytes per nanosecond are gigabytes per second.
         let rate = (after - before) as f64 * TIMED_SHARE / took * 1e3;
-        Ok((Round { rate, foreground: kill.foreground, wait: kill.wait }, kill.too_late))
+        ensure!(!kill.too_late, Lost("process_mrelease found a victim past exit_mm (ESRCH)".to_owned()));
+        Ok(Round { rate, foreground: kill.foreground, wait: kill.wait })
     }
 
     /// Returns the nanoseconds until [`TIMED_SHARE`] of the memory was back.

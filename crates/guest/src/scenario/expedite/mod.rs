@@ -59,41 +59,26 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let supports = if expedites { "supports" } else { "does not support" };
     out.note(&format!("the kernel {supports} PIDFD_SIGNAL_EXPEDITE"));
     let mut rates: Vec<(Method, f64)> = Vec::new();
-    each_case(
-        &CASES,
-        |case| case.name,
-        out,
-        |case, out| {
-            rates.extend(Run::new(case, cpus, expedites, args.icount())?.all(out)?);
-            Ok(())
-        },
-    )?;
+    each_case(CASES.iter().map(|case| (case.name, case)), out, |_, case, out| {
+        rates.extend(Run::new(case, cpus, expedites, args.icount())?.all(out)?);
+        Ok(())
+    })?;
     for (method, metric) in WORST.into_iter().filter(|(_, metric)| out.expects(metric)).collect::<Vec<_>>() {
         let of_method = rates.iter().filter(|(m, _)| *m == method).map(|&(_, rate)| rate);
         out.sample(metric, of_method.fold(f64::INFINITY, f64::min));
     }
-    each_case(
-        &[RACE],
-        |case| case,
-        out,
-        |case, out| {
-            let lost = race::lost(cpus, expedites, out)?;
-            out.sample(&metric_name(case, "lost"), lost.into());
-            Ok(())
-        },
-    )?;
-    each_case(
-        &[HOSTILE],
-        |case| case,
-        out,
-        |case, out| {
-            for (attack, metric) in Attack::ALL {
-                let rate = hostile::rate(cpus, expedites, attack, metric, out)?;
-                out.sample(&metric_name(case, metric), rate);
-            }
-            Ok(())
-        },
-    )?;
+    each_case([(RACE, ())], out, |case, (), out| {
+        let lost = race::lost(cpus, expedites, out)?;
+        out.sample(&metric_name(case, "lost"), lost.into());
+        Ok(())
+    })?;
+    each_case([(HOSTILE, Attack::ALL)], out, |case, attacks, out| {
+        for (attack, metric) in attacks {
+            let rate = hostile::rate(cpus, expedites, attack, metric, out)?;
+            out.sample(&metric_name(case, metric), rate);
+        }
+        Ok(())
+    })?;
     drop(short);
     Ok(())
 }

@@ -5,10 +5,12 @@
 //! collected. So the worst case is a process that has run on many CPUs and left almost a batch on each. The
 //! usual case is a process that moves between CPUs and allocates and frees memory.
 
+use std::fs::{self, File};
+use std::io::{self, Read, Seek as _, SeekFrom};
 use std::ops::Range;
-use std::thread;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
-use std::{fs, iter};
+use std::{iter, thread};
 
 use anyhow::{Context as _, Result, ensure};
 use rustix::process::{Pid, Signal};
@@ -19,8 +21,7 @@ use crate::process;
 use crate::process::child::{self, Board, Child};
 use crate::scenario::metrics::{Metric, median, metric_name};
 use crate::system::cgroup::{Cgroup, TemporaryCgroup};
-use crate::system::{clock, counters, sched};
-use crate::trace::kmsg::Kmsg;
+use crate::system::{clock, sched};
 use init::report::Reporter;
 
 /// How many processes hop between CPUs, each in its own way.
@@ -33,6 +34,8 @@ const OTHER_PAGES: u64 = 64;
 const HEADROOM_BYTES: usize = 4 << 20;
 /// More than that.
 const EXCESS_BYTES: usize = 4 * HEADROOM_BYTES;
+/// The kernel's log.
+const KMSG: &str = "/dev/kmsg";
 /// How often a process checks whether it may continue.
 const POLL_INTERVAL: Duration = Duration::from_micros(500);
 
@@ -254,7 +257,8 @@ impl Process {
 /// Provokes the OOM killer in a cgroup, and returns the RSS of all processes there as it logs them, in pages.
 fn oom(group: &Cgroup) -> Result<Vec<(Pid, u64)>> {
     fs::write("/proc/sys/vm/oom_dump_tasks", "1").context("vm.oom_dump_tasks")?;
-    let mut log = Kmsg::from_now()?;
+    let mut log = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(KMSG).context(KMSG)?;
+    log.seek(SeekFrom::End(0)).context(KMSG)?;
     let state = Board::new(1)?;
     // It is killed first, by its oom_score_adj.
     let hog = Child::fork(|| {
@@ -274,8 +278,25 @@ fn oom(group: &Cgroup) -> Result<Vec<(Pid, u64)>> {
         status.terminating_signal() == Some(Signal::KILL.as_raw()),
         "a process that exceeded memory.max was not killed: {status:?}"
     );
-    let lines = log.lines()?;
+    let lines = messages(log)?;
     parse_tasks(&lines).with_context(|| format!("no list of tasks in the kernel's log:\n{}", lines.join("\n")))
+}
+
+/// Returns what the kernel has logged, without the prefixes `PRIORITY,NUMBER,TIME,FLAGS;` and the properties.
+fn messages(mut log: impl Read) -> Result<Vec<String>> {
+    let mut messages = Vec::new();
+    // The most bytes that one read returns.
+    let mut record = vec![0; 8192];
+    loop {
+        match log.read(&mut record) {
+            Ok(n @ 1..) => {
+                let record = String::from_utf8_lossy(&record[..n]);
+                messages.extend(record.lines().next().and_then(|line| Some(line.split_once(';')?.1.to_owned())));
+            }
+            Err(e) if e.kind() != io::ErrorKind::WouldBlock => return Err(e).context("/dev/kmsg: lines were lost"),
+            _ => return Ok(messages),
+        }
+    }
 }
 
 /// Parses the list of tasks that the OOM killer logs; returns their RSS in pages.
@@ -311,10 +332,7 @@ fn stat(pid: Pid) -> Result<u64> {
 
 /// The same, from the page tables.
 fn walked(pid: Pid) -> Result<u64> {
-    let path = format!("/proc/{pid}/smaps_rollup");
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    let kib = counters::value(&text, "Rss:");
-    Ok(kib.with_context(|| format!("{path}: no Rss in {text}"))? / (PAGE_BYTES as u64 >> 10))
+    Ok(linux::Process::open(&linux::Root::system(), pid.into())?.smaps_rollup()?.rss / PAGE_BYTES as u64)
 }
 
 #[cfg(test)]
@@ -358,6 +376,12 @@ mod tests {
             assert!(visited * 10 > cpus * 9, "{visited} of {cpus}");
             assert!(freed * 5 > plan.len() && freed * 2 < plan.len(), "{freed} of {}", plan.len());
         }
+    }
+
+    #[test]
+    fn a_message_follows_the_semicolon() {
+        let record = &b"6,339,5140900,-;a: b; c\n SUBSYSTEM=acpi\n"[..];
+        assert_eq!(messages(record).unwrap(), ["a: b; c"]);
     }
 
     #[test]

@@ -37,23 +37,18 @@ pub fn measure(out: &mut Reporter) -> Result<()> {
     let exec = || program.run().map(|()| 1);
     // With the number of threads of each process.
     let processes = vec![1; cpus];
-    let cases: [(&str, &[usize], &Work<'_>); 5] = [
-        ("fault-processes", &processes, &touch),
-        ("fault-threads", &[cpus], &touch),
-        ("fork-1", &[1], &fork),
-        ("fork-all", &processes, &fork),
-        ("exec-all", &processes, &exec),
+    let cases: [(&str, (&[usize], &Work<'_>)); 5] = [
+        ("fault-processes", (&processes, &touch)),
+        ("fault-threads", (&[cpus], &touch)),
+        ("fork-1", (&[1], &fork)),
+        ("fork-all", (&processes, &fork)),
+        ("exec-all", (&processes, &exec)),
     ];
-    each_case(
-        &cases,
-        |(case, ..)| case,
-        out,
-        |(case, workers, work), out| {
-            out.progress(case);
-            out.sample(&metric_name(case, "rate"), rate(workers, work)?);
-            Ok(())
-        },
-    )
+    each_case(cases, out, |case, (workers, work), out| {
+        out.progress(case);
+        out.sample(&metric_name(case, "rate"), rate(workers, work)?);
+        Ok(())
+    })
 }
 
 /// Returns how much work is done per second. `processes` has the number of threads of each process.

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use linux::PidFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, test_kill_process_group, waitid};
@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, te
 use super::Counts;
 use crate::process::child::{self, Child};
 use crate::process::victim::mrelease;
+use crate::system::clock;
 
 /// How long a victim may take to die until it counts as stuck. Debug kernels are slow.
 pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
@@ -102,12 +103,7 @@ impl Victim {
 /// # Errors
 /// When the time is up.
 pub(super) fn within(limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
-    let began = Instant::now();
-    while !done() {
-        if began.elapsed() > limit {
-            bail!("not within {} s", limit.as_secs());
-        }
-        thread::sleep(Duration::from_millis(1));
-    }
+    let is_done = clock::within(limit, Duration::from_millis(1), || Ok(done()))?;
+    ensure!(is_done, "not within {} s", limit.as_secs());
     Ok(())
 }
