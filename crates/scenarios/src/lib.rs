@@ -7,6 +7,19 @@
 //! workloads) reports values by name: it gets units from here, and fails if it reports another metric than those
 //! declared for it, or not all of them.
 
+/// Metrics, or groups of them by their cases: a table that is written as one.
+///
+/// A metric is a row: the direction that is better, the name, the unit, the text. A group is its cases, what else is
+/// said of it ([`Group::only`], [`Group::of_all_cases`]), `=>`, and rows in braces or the name of such a list.
+macro_rules! metrics {
+    (@ {$($row:tt)*}) => { metrics!($($row)*) };
+    (@ $list:ident) => { $list };
+    ($($better:ident $name:literal $unit:literal $about:expr;)*) => { &[$($better($name, $unit, $about)),*] };
+    ($($cases:expr $(, $limit:ident $guests:tt)* => $metrics:tt)*) => {
+        &[$(group($cases, metrics!(@ $metrics))$(.$limit $guests)*),*]
+    };
+}
+
 mod expedite;
 mod ksm_rmap;
 mod memcg_exit;

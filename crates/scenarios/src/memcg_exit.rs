@@ -2,17 +2,11 @@
 
 use crate::{ControlKernel, Guest, LONG_TIMEOUT, Metric, Mode, Scenario, Sentence, group, higher, lower};
 
-const METRICS: &[Metric] = &[
-    lower("gone-ms", "ms", "time from the kill, or from when it goes beyond the limit, until the process is dead"),
-    lower("memory-95-ms", "ms", "until 5 % of its memory are left, by `memory.current`"),
-    lower("oom-calls", "count", "how often a task asked for the OOM killer (`oom` in `memory.events`)"),
-];
-const NEIGHBOUR: &[Metric] = &[higher(
-    "neighbour-percent",
-    "%",
-    "steps that a process in another cgroup completes in the 3 s after the kill, in percent of those in the 3 s before \
-     it; 0 if it is killed. A step touches a MiB of fresh memory and frees it",
-)];
+const METRICS: &[Metric] = metrics! {
+    lower "gone-ms" "ms" "time from the kill, or from when it goes beyond the limit, until the process is dead";
+    lower "memory-95-ms" "ms" "until 5 % of its memory are left, by `memory.current`";
+    lower "oom-calls" "count" "how often a task asked for the OOM killer (`oom` in `memory.events`)";
+};
 
 const ICOUNT: Guest = Guest { cpus: 2, mem_mib: 1024, timeout: LONG_TIMEOUT, ..Guest::ICOUNT };
 
@@ -35,9 +29,13 @@ pub const MEMCG_EXIT: Scenario = Scenario {
     controls: &[ControlKernel::changed("memreap-others", "memreap.memcg_exit=0")],
     guests: &[ICOUNT, Guest { name: "multi", mode: Mode::Multi, ..ICOUNT }],
     // With icount, CPUs take turns: one slows down the other, and nothing is said about a neighbour.
-    metrics: &[
-        group(&["killed", "oom", "oom-zswap", "oom-small"], METRICS),
-        group(&["oom-shared"], METRICS).only(&["multi"]),
-        group(&["killed", "oom", "oom-zswap", "oom-small", "oom-shared"], NEIGHBOUR).only(&["multi"]),
-    ],
+    metrics: metrics! {
+        &["killed", "oom", "oom-zswap", "oom-small"] => METRICS
+        &["oom-shared"], only(&["multi"]) => METRICS
+        &["killed", "oom", "oom-zswap", "oom-small", "oom-shared"], only(&["multi"]) => {
+            higher "neighbour-percent" "%"
+                "steps that a process in another cgroup completes in the 3 s after the kill, in percent of those in \
+                 the 3 s before it; 0 if it is killed. A step touches a MiB of fresh memory and frees it";
+        }
+    },
 };

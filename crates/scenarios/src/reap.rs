@@ -26,37 +26,30 @@ pub const REAP: Scenario = Scenario {
         // Contention is measured in `multi`; icount runs one CPU.
         Guest::ICOUNT,
     ],
-    metrics: &[
-        group(
-            VMAS,
-            &[
-                lower("kill-90", "ms", "time from SIGKILL until 90 % is back"),
-                lower("kill-cpu", "ms", "CPU time of the exiting process from SIGKILL on"),
-                lower("mrelease-90", "ms", "time until 90 % is back with one process_mrelease(2) thread"),
-                lower("mrelease-cpu", "ms", "CPU time of the exiting process and that thread together"),
-                lower("mrelease2-90", "ms", "time until 90 % is back with two such threads"),
-                lower("mrelease2-cpu", "ms", "CPU time of the exiting process and both threads together"),
-                lower("pte-lock-contended", "count", "entries into the slow path of page tables' locks"),
-                lower("pte-lock-wait", "us", "time spent there"),
-                lower("lru-lock-contended", "count", "entries into the slow path of the LRU lists' locks"),
-                lower("lru-lock-wait", "us", "time spent there"),
-                lower("zone-lock-contended", "count", "entries into the slow path of the zone's lock"),
-                higher("freed-descending", "percent", "share of the reaper's steps that go down the address space"),
-            ],
-        )
-        .only(&["multi"]),
-        group(
-            VMAS,
-            &[
-                lower("kill-instructions", "instructions", "CPU time of the exiting process, with 128 MiB"),
-                lower("mrelease-instructions", "instructions", "the same with one process_mrelease(2) thread, of both"),
-            ],
-        )
-        .only(&["icount"]),
-        group(
-            &["throttled"],
-            &[lower("mrelease-back", "ms", "time from SIGKILL until process_mrelease(2) has returned in one thread")],
-        ),
-        group(&["throttled"], &[lower("mrelease2-back", "ms", "the same, in both of two threads")]).only(&["multi"]),
-    ],
+    metrics: metrics! {
+        VMAS, only(&["multi"]) => {
+            lower "kill-90" "ms" "time from SIGKILL until 90 % is back";
+            lower "kill-cpu" "ms" "CPU time of the exiting process from SIGKILL on";
+            lower "mrelease-90" "ms" "time until 90 % is back with one process_mrelease(2) thread";
+            lower "mrelease-cpu" "ms" "CPU time of the exiting process and that thread together";
+            lower "mrelease2-90" "ms" "time until 90 % is back with two such threads";
+            lower "mrelease2-cpu" "ms" "CPU time of the exiting process and both threads together";
+            lower "pte-lock-contended" "count" "entries into the slow path of page tables' locks";
+            lower "pte-lock-wait" "us" "time spent there";
+            lower "lru-lock-contended" "count" "entries into the slow path of the LRU lists' locks";
+            lower "lru-lock-wait" "us" "time spent there";
+            lower "zone-lock-contended" "count" "entries into the slow path of the zone's lock";
+            higher "freed-descending" "percent" "share of the reaper's steps that go down the address space";
+        }
+        VMAS, only(&["icount"]) => {
+            lower "kill-instructions" "instructions" "CPU time of the exiting process, with 128 MiB";
+            lower "mrelease-instructions" "instructions" "the same with one process_mrelease(2) thread, of both";
+        }
+        &["throttled"] => {
+            lower "mrelease-back" "ms" "time from SIGKILL until process_mrelease(2) has returned in one thread";
+        }
+        &["throttled"], only(&["multi"]) => {
+            lower "mrelease2-back" "ms" "the same, in both of two threads";
+        }
+    },
 };

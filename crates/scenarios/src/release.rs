@@ -20,28 +20,17 @@ pub const RELEASE: Scenario = Scenario {
     ],
     controls: &[],
     guests: &[Guest { cmdline: FIXED_ADDRESSES, ..Guest::ICOUNT }, Guest::MULTI],
-    metrics: &[
-        group(
-            &["contiguous", "single", "pieces-of-4", "pieces-of-8", "pieces-of-16"],
-            &[lower("exit-instructions", "instructions", "CPU time of the victim from SIGKILL on")],
-        )
-        .only(&["icount"]),
-        group(
-            &["fork-256-kib", "fork-1-mib", "fork-8-mib"],
-            &[lower(
-                "life-instructions",
-                "instructions",
-                "all that a process costs which touches that much and exits, 20 times in a row",
-            )],
-        )
-        .only(&["icount"]),
-        group(
-            &["munmap-8-mib", "exit-8-mib"],
-            &[
-                lower("zone-lock-contended", "count", "how often a CPU waits for the lock of the zone's free lists"),
-                lower("loops-ms", "ms", "time until all CPUs are done"),
-            ],
-        )
-        .only(&["multi"]),
-    ],
+    metrics: metrics! {
+        &["contiguous", "single", "pieces-of-4", "pieces-of-8", "pieces-of-16"], only(&["icount"]) => {
+            lower "exit-instructions" "instructions" "CPU time of the victim from SIGKILL on";
+        }
+        &["fork-256-kib", "fork-1-mib", "fork-8-mib"], only(&["icount"]) => {
+            lower "life-instructions" "instructions"
+                "all that a process costs which touches that much and exits, 20 times in a row";
+        }
+        &["munmap-8-mib", "exit-8-mib"], only(&["multi"]) => {
+            lower "zone-lock-contended" "count" "how often a CPU waits for the lock of the zone's free lists";
+            lower "loops-ms" "ms" "time until all CPUs are done";
+        }
+    },
 };

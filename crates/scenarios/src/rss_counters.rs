@@ -9,12 +9,12 @@ use crate::{
 /// makes delays longer.
 const MANY_CPUS_PARAMETERS: &str = "norandmaps lpj=4000000";
 
-const ERRORS: &[Metric] = &[
-    lower("stat", "MB", "by how much /proc/PID/stat differs from `statm`"),
-    lower("oom", "MB", "by how much the task dump of an OOM kill does"),
-    lower("threaded-stat", "MB", "`stat` of a process with a second thread"),
-    lower("threaded-oom", "MB", "`oom` of such a process"),
-];
+const ERRORS: &[Metric] = metrics! {
+    lower "stat" "MB" "by how much /proc/PID/stat differs from `statm`";
+    lower "oom" "MB" "by how much the task dump of an OOM kill does";
+    lower "threaded-stat" "MB" "`stat` of a process with a second thread";
+    lower "threaded-oom" "MB" "`oom` of such a process";
+};
 
 pub const RSS_COUNTERS: Scenario = Scenario {
     name: "rss-counters",
@@ -65,50 +65,27 @@ pub const RSS_COUNTERS: Scenario = Scenario {
             ..Guest::ICOUNT
         },
     ],
-    metrics: &[
-        group(
-            &[],
-            &[
-                lower(
-                    "fault/instructions",
-                    "instructions",
-                    "of a page fault: 32 MiB mapped, touched and unmapped again, as page_fault1 of will-it-scale does",
-                ),
-                lower(
-                    "fault-threaded/instructions",
-                    "instructions",
-                    "the same in a process with a second thread, which sleeps",
-                ),
-                lower("fork/instructions", "instructions", "of a child from fork(2) to its end"),
-                lower(
-                    "exec/instructions",
-                    "instructions",
-                    "of fork, exec of a static program that does nothing, and its end",
-                ),
-                lower("thread/instructions", "instructions", "of a thread from start to end"),
-                lower("fork-threaded/instructions", "instructions", "of a child with a second thread in it"),
-                lower(
-                    "thread-first/instructions",
-                    "instructions",
-                    "of a process's first thread, for which the counters are spread",
-                ),
-            ],
-        )
-        .only(&["icount-1"]),
-        group(
-            &["fault-processes", "fault-threads", "fork-1", "fork-all", "exec-all"],
-            &[higher("rate", "1/s", "the same by one or all CPUs at once, per second")],
-        )
-        .only(&["multi"]),
-        group(&["error-1", "error-all", "error-hopping"], ERRORS).only(&["multi", "icount-16", "icount-64"]),
-        group(&["error-4"], ERRORS).only(&["icount-16", "icount-64"]),
-        group(
-            &["error-all"],
-            &[
-                lower("stat-read", "us", "time to read /proc/PID/stat, median of 200"),
-                lower("threaded-stat-read", "us", "the same of a process with a second thread"),
-            ],
-        )
-        .only(&["multi", "icount-16", "icount-64"]),
-    ],
+    metrics: metrics! {
+        &[], only(&["icount-1"]) => {
+            lower "fault/instructions" "instructions"
+                "of a page fault: 32 MiB mapped, touched and unmapped again, as page_fault1 of will-it-scale does";
+            lower "fault-threaded/instructions" "instructions"
+                "the same in a process with a second thread, which sleeps";
+            lower "fork/instructions" "instructions" "of a child from fork(2) to its end";
+            lower "exec/instructions" "instructions" "of fork, exec of a static program that does nothing, and its end";
+            lower "thread/instructions" "instructions" "of a thread from start to end";
+            lower "fork-threaded/instructions" "instructions" "of a child with a second thread in it";
+            lower "thread-first/instructions" "instructions"
+                "of a process's first thread, for which the counters are spread";
+        }
+        &["fault-processes", "fault-threads", "fork-1", "fork-all", "exec-all"], only(&["multi"]) => {
+            higher "rate" "1/s" "the same by one or all CPUs at once, per second";
+        }
+        &["error-1", "error-all", "error-hopping"], only(&["multi", "icount-16", "icount-64"]) => ERRORS
+        &["error-4"], only(&["icount-16", "icount-64"]) => ERRORS
+        &["error-all"], only(&["multi", "icount-16", "icount-64"]) => {
+            lower "stat-read" "us" "time to read /proc/PID/stat, median of 200";
+            lower "threaded-stat-read" "us" "the same of a process with a second thread";
+        }
+    },
 };

@@ -2,23 +2,17 @@
 
 use crate::{ControlKernel, Guest, LONG_TIMEOUT, Metric, Mode, Scenario, Sentence, group, lower};
 
-const METRICS: &[Metric] = &[
-    lower("camera-ms", "ms", "time until the camera has touched all of its memory"),
-    lower(
-        "camera-wait-ms",
-        "ms",
+const METRICS: &[Metric] = metrics! {
+    lower "camera-ms" "ms" "time until the camera has touched all of its memory";
+    lower "camera-wait-ms" "ms"
         "`camera-ms` less the time to zero and map the memory: the shortest of three tries on the same machine before \
-         the other processes are started",
-    ),
-    lower(
-        "late-frames",
-        "count",
+         the other processes are started";
+    lower "late-frames" "count"
         "frames of the foreground that were missed from the start of the camera on, until 120 more were drawn: two \
-         seconds if none is late",
-    ),
-    lower("kills", "count", "processes that died in that time"),
-    lower("oom-kills", "count", "of those, the ones that the kernel's OOM killer chose"),
-];
+         seconds if none is late";
+    lower "kills" "count" "processes that died in that time";
+    lower "oom-kills" "count" "of those, the ones that the kernel's OOM killer chose";
+};
 
 const PHONE: Guest = Guest { cpus: 2, mem_mib: 1536, timeout: LONG_TIMEOUT, ..Guest::ICOUNT };
 
@@ -34,7 +28,7 @@ pub const STORM_PHONE: Scenario = Scenario {
     controls: &[],
     // `make demo` begins with it. Two CPUs at once are among the cases: times vary too much there.
     guests: &[PHONE],
-    metrics: &[group(&[], METRICS)],
+    metrics: metrics! { &[] => METRICS },
 };
 
 pub const STORM_PHONE_CASES: Scenario = Scenario {
@@ -74,9 +68,9 @@ pub const STORM_PHONE_CASES: Scenario = Scenario {
         Guest { name: "multi", mode: Mode::Multi, ..PHONE },
         Guest { name: "icount-8", cpus: 8, ..PHONE },
     ],
-    metrics: &[
-        group(&["memory"], METRICS).only(&["icount-2", "multi"]),
-        group(&["driver", "scattered", "daemon"], METRICS).only(&["icount-2"]),
-        group(&["slow"], METRICS).only(&["icount-8"]),
-    ],
+    metrics: metrics! {
+        &["memory"], only(&["icount-2", "multi"]) => METRICS
+        &["driver", "scattered", "daemon"], only(&["icount-2"]) => METRICS
+        &["slow"], only(&["icount-8"]) => METRICS
+    },
 };
