@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The arguments of a scenario: `guest scenario NAME [GUEST] [WORD]... [KEY=VALUE]...`.
 
-use std::error::Error;
-use std::str::FromStr;
-
 use anyhow::{Context as _, Result, bail, ensure};
 use scenarios::{Guest, Mode, Reported, Scenario};
 
@@ -47,8 +44,8 @@ impl<'a> Arguments<'a> {
             let guest = if let [name] = args.words[..] { scenario.guest(name) } else { None };
             let names: Vec<_> = scenario.guests.iter().map(|guest| guest.name).collect();
             let guest = guest.with_context(|| format!("give one guest, of: {}", names.join(", ")))?;
-            let case: Option<String> = args.find(CASE)?;
-            args.metrics = scenario.reported(guest.name, case.as_deref());
+            let case = args.find(CASE);
+            args.metrics = scenario.reported(guest.name, case);
             let known = || scenario.cases(guest.name).join(", ");
             ensure!(!args.metrics.is_empty(), "no case '{}'; there are: {}", case.unwrap_or_default(), known());
             args.guest = Some(guest);
@@ -62,29 +59,17 @@ impl<'a> Arguments<'a> {
         self.guest.is_some_and(|guest| guest.mode == Mode::Icount)
     }
 
-    /// The value of `key`, or the default.
-    ///
-    /// # Errors
-    /// When the value does not parse as `T`.
-    pub fn get<T>(&self, key: &str, default: T) -> Result<T>
-    where
-        T: FromStr,
-        T::Err: Error + Send + Sync + 'static,
-    {
-        Ok(self.find(key)?.unwrap_or(default))
+    fn find(&self, key: &str) -> Option<&'a str> {
+        self.values.iter().find(|(known, _)| *known == key).map(|&(_, value)| value)
     }
 
-    /// The value of `key`, if it is given.
+    /// The number that is the value of `key`, if it is given.
     ///
     /// # Errors
-    /// When the value does not parse as `T`.
-    pub fn find<T>(&self, key: &str) -> Result<Option<T>>
-    where
-        T: FromStr,
-        T::Err: Error + Send + Sync + 'static,
-    {
-        let value = self.values.iter().find(|(k, _)| *k == key);
-        value.map(|(_, v)| v.parse().with_context(|| format!("argument {key}={v}"))).transpose()
+    /// When it is no number.
+    pub fn number(&self, key: &str) -> Result<Option<u64>> {
+        let value = self.find(key);
+        value.map(|value| value.parse().with_context(|| format!("argument {key}={value}"))).transpose()
     }
 }
 
@@ -118,8 +103,8 @@ mod tests {
         let given = words(&["one", "mrelease", "rounds=12", "mib=many"]);
         let args = Arguments::parse(None, &given, &["rounds", "mib"]).unwrap();
         assert!(args.words == ["one", "mrelease"] && !args.icount());
-        assert_eq!((args.find("rounds").unwrap(), args.get("seed", 7).unwrap()), (Some(12), 7));
-        let error = format!("{:#}", args.find::<u32>("mib").unwrap_err());
+        assert_eq!((args.number("rounds").unwrap(), args.number("seed").unwrap()), (Some(12), None));
+        let error = format!("{:#}", args.number("mib").unwrap_err());
         assert_eq!(error, "argument mib=many: invalid digit found in string");
     }
 

@@ -3,11 +3,7 @@
 //! What does it cost to find all places where such a page is mapped, and how long do other threads wait
 //! meanwhile?
 //!
-//! All VMAs of a case share one anon_vma, without any fork. Migration goes back and forth between two NUMA
-//! nodes. With `icount`, on one CPU, the cost is measured: the time of a walk, how long it holds the lock,
-//! the VMAs that it visits; and ksmd's own work. Another thread takes page faults while pages are migrated,
-//! on the other CPU if there is one. Times, lock holds and visits are measured in separate rounds, and
-//! nothing is traced while faults are timed.
+//! Another thread takes page faults while pages are migrated, on the other CPU if there is one.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -161,10 +157,11 @@ impl Run<'_> {
         let merged = MergedPages::new(self.case.shape(self.icount), self.ksm, content)?;
         let mut mover = Mover::new(&merged)?;
 
-        let walks = self.walks(&mut mover, out)?;
+        let walks = self.walks("walk", &WalkTrace::of_times()?, &mut mover, out)?;
         let walk = mean_of(&walks, MIGRATION, |w| w.took)?;
         self.time(out, "walk", walk);
-        let walks = self.holds(&mut mover, out)?;
+        let walks = self.walks("lock", &WalkTrace::of_locks()?, &mut mover, out)?;
+        ensure!(walks.iter().all(|w| w.hold > 0.0), "a walk was recorded without taking the lock");
         self.time(out, "lock-hold", mean_of(&walks, MIGRATION, |w| w.hold)?);
         if self.icount {
             let visits = self.visits(&mut mover, out)?;
@@ -187,24 +184,13 @@ impl Run<'_> {
         Ok(walk)
     }
 
-    /// Returns walks of migrations; only their times are recorded.
-    fn walks(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
-        let trace = WalkTrace::of_times()?;
+    /// Returns walks of migrations.
+    fn walks(&self, what: &str, trace: &WalkTrace, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
         let mut walks = Vec::new();
-        for _ in 0..self.rounds() {
-            walks.extend(self.retry("walk", out, || Ok(trace.record(|| mover.each())?.1))?);
+        // With icount the rounds hardly differ.
+        for _ in 0..if self.icount { 1 } else { 2 } {
+            walks.extend(self.retry(what, out, || Ok(trace.record(|| mover.each())?.1))?);
         }
-        Ok(walks)
-    }
-
-    /// Returns walks of migrations, with how long they held the lock.
-    fn holds(&self, mover: &mut Mover, out: &mut Reporter) -> Result<Vec<Walk>> {
-        let trace = WalkTrace::of_locks()?;
-        let mut walks = Vec::new();
-        for _ in 0..self.rounds() {
-            walks.extend(self.retry("lock", out, || Ok(trace.record(|| mover.each())?.1))?);
-        }
-        ensure!(walks.iter().all(|w| w.hold > 0.0), "a walk was recorded without taking the lock");
         Ok(walks)
     }
 
@@ -354,11 +340,6 @@ impl Run<'_> {
     /// Reports a time given in nanoseconds, in the unit of this guest.
     fn time(&self, out: &mut Reporter, name: &str, ns: f64) {
         out.sample(&metric_name(self.case.name, name), if self.icount { ns } else { ns / 1e6 });
-    }
-
-    /// With icount the rounds hardly differ.
-    fn rounds(&self) -> u32 {
-        if self.icount { 1 } else { 2 }
     }
 
     /// Repeats a round until no event was lost.

@@ -3,9 +3,8 @@
 //! the cgroup is empty and its memory back, how often do its threads call the OOM killer, and what does a
 //! neighbour get done meanwhile?
 //!
-//! Each thread has its control block in swap, and swap space is used up, as when zswap is full. To exit, it
-//! has to read the block back, because the head of its list of robust futexes is there: so each thread
-//! charges a page to a cgroup that has no room for it.
+//! To exit, each thread has to read its control block back from swap, because the head of its list of robust futexes
+//! is there: so it charges a page to a cgroup that has no room for it.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -27,18 +26,10 @@ use crate::system::cgroup::TemporaryCgroup;
 use crate::system::{clock, counters};
 use init::report::Reporter;
 
-/// Who kills the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Killer {
-    /// Another process, by SIGKILL.
-    Process,
-    /// The kernel, because the job exceeds its limit.
-    Oom,
-}
-
 struct Case {
     name: &'static str,
-    killer: Killer,
+    /// Whether the kernel kills the job, because it exceeds its limit. Otherwise another process does, by SIGKILL.
+    oom: bool,
     /// Whether the job's memory is in zswap, which is charged to its cgroup. Otherwise it is in zram, which
     /// is not.
     zswap: bool,
@@ -48,10 +39,9 @@ struct Case {
     shared_limit: bool,
 }
 
-const OOM: Case =
-    Case { name: "oom", killer: Killer::Oom, zswap: false, resident_bytes: 64 << 20, shared_limit: false };
+const OOM: Case = Case { name: "oom", oom: true, zswap: false, resident_bytes: 64 << 20, shared_limit: false };
 const CASES: [Case; 5] = [
-    Case { name: "killed", killer: Killer::Process, ..OOM },
+    Case { name: "killed", oom: false, ..OOM },
     OOM,
     Case { name: "oom-zswap", zswap: true, ..OOM },
     // An eighth of the limit is less than a page for each thread.
@@ -91,11 +81,11 @@ pub fn run(_: &Arguments, out: &mut Reporter) -> Result<()> {
         out.progress(name);
         let job = Job::start(case)?;
         area.check_zswap()?;
-        report_medians(out, name, &METRICS, &[job.die(case.killer)?]);
+        report_medians(out, name, &METRICS, &[job.die(case.oom)?]);
         let neighbour = metric_name(name, "neighbour-percent");
         if out.expects(&neighbour) {
             out.progress(&format!("{name}: a neighbour"));
-            out.sample(&neighbour, neighbour_percent(Job::start(case)?, case.killer)?);
+            out.sample(&neighbour, neighbour_percent(Job::start(case)?, case.oom)?);
         }
         Ok(())
     })
@@ -103,7 +93,7 @@ pub fn run(_: &Arguments, out: &mut Reporter) -> Result<()> {
 
 /// Returns what a neighbour gets done beside a job that dies, in percent of what it does beside one that is
 /// idle; 0 if it is killed.
-fn neighbour_percent(job: Job, killer: Killer) -> Result<f64> {
+fn neighbour_percent(job: Job, oom: bool) -> Result<f64> {
     // With a cgroup of its own it has as much of the CPUs as the job has.
     let group = TemporaryCgroup::new(&job.beside("neighbour"), "cpu")?;
     let worker = group.within(|| Worker::start(Work::Allocate))?;
@@ -111,7 +101,7 @@ fn neighbour_percent(job: Job, killer: Killer) -> Result<f64> {
     thread::sleep(NEIGHBOUR_WINDOW);
     let start = clock::now();
     // Without a look at it until it is gone: that would cost the neighbour, the more the longer it takes.
-    job.kill(killer)?;
+    job.kill(oom)?;
     job.child.wait()?;
     let end = start + u64::try_from(NEIGHBOUR_WINDOW.as_nanos())?;
     // A step that has begun by then is to be noted.
@@ -211,15 +201,15 @@ impl Job {
     }
 
     /// Has it killed.
-    fn kill(&self, killer: Killer) -> Result<()> {
-        match killer {
-            Killer::Process => kill_process(self.child.pid(), Signal::KILL).context("kill"),
-            Killer::Oom => (&self.gate).write_all(&[0]).context("pipe to the job"),
+    fn kill(&self, oom: bool) -> Result<()> {
+        match oom {
+            true => (&self.gate).write_all(&[0]).context("pipe to the job"),
+            false => kill_process(self.child.pid(), Signal::KILL).context("kill"),
         }
     }
 
     /// Has it killed, and waits until its memory is back.
-    fn die(self, killer: Killer) -> Result<Round> {
+    fn die(self, oom: bool) -> Result<Round> {
         let read = || {
             let gone = self.child.has_ended()?;
             Ok(Reading { at: clock::now(), memory: self.group.number("memory.current")?, gone })
@@ -228,7 +218,7 @@ impl Job {
         let back = |r: &Reading| r.memory <= self.memory / LEFT_DIVISOR;
         let (start, readings) = recorder.record_while(read, |ended| {
             let start = clock::now();
-            self.kill(killer)?;
+            self.kill(oom)?;
             while !ended() {
                 let now = read()?;
                 if now.gone && back(&now) {

@@ -37,7 +37,7 @@ const SCENARIOS: [(&str, &[&str], Run); 14] = [
     ("fault", &[], fault::run),
     ("ksm-rmap", &[], ksm_rmap::run),
     ("memcg-exit", &[], memcg_exit::run),
-    ("oom-select", &["rounds", "seed"], oom_select::run),
+    ("oom-select", &["seed"], oom_select::run),
     ("reap", &[], reap::run),
     ("release", &[], release::run),
     ("rss-counters", &[], rss_counters::run),

@@ -2,11 +2,8 @@
 //! Scenario `oom-select`: the OOM killer has to choose one of many processes. How long does that take, for
 //! how many of them does it compute a precise size, and is the process that it kills the largest?
 //!
-//! Sizes are lognormal, as on real machines, or nearly equal, the worst case for a kernel that wants to rule
-//! processes out early: also of processes whose threads have been on all CPUs, and so that each is a little
-//! larger than the one before. Whether the victim is the right one is tested where a kernel that uses approximate
-//! counts must err: among some contenders for the largest, each of which has pages on many CPUs that are
-//! just too few for these CPUs to have added them to the common counter.
+//! Nearly equal sizes are the worst case for a kernel that wants to rule processes out early. Whether the victim is the
+//! right one is tested where a kernel that uses approximate counts must err.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -86,6 +83,8 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// The name of the case that is not timed, and of the case whose population it uses.
 const VICTIM: &str = "victim";
 const VICTIM_AMONG: &str = "lognormal-2000";
+/// Its rounds, each with other sizes.
+const VICTIM_ROUNDS: u32 = 13;
 
 fn lognormal(_: usize, rng: &mut Rng) -> usize {
     loop {
@@ -111,10 +110,8 @@ impl Case {
     }
 }
 
-/// `rounds=` are those of the case that is not timed, each with other sizes, and `seed=` seeds them.
+/// `seed=` seeds the case that is not timed.
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
-    let rounds = args.get("rounds", 13)?;
-    ensure!((1..=10_000).contains(&rounds), "rounds={rounds} is not 1 to 10,000");
     sched::pin(HOME_CPU)?;
     dump_tasks(false)?;
     alarm::install()?;
@@ -128,9 +125,9 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
             arena.select(case, out).with_context(|| format!("case {}", case.name))?;
         }
         if victims {
-            let seed = args.find("seed")?.map_or_else(random_seed, Ok)?;
+            let seed = args.number("seed")?.map_or_else(random_seed, Ok)?;
             out.note(&format!("{VICTIM}: seed {seed}"));
-            arena.victims(rounds, &mut Rng(seed), out).context("case victim")?;
+            arena.victims(&mut Rng(seed), out).context("case victim")?;
         }
     }
     arena.clear()
@@ -138,9 +135,9 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
 
 /// Returns a seed that no other boot has.
 fn random_seed() -> Result<u64> {
+    const SOURCE: &str = "/dev/urandom";
     let mut seed = [0; 4];
-    let mut source = File::open("/dev/urandom").context("/dev/urandom")?;
-    source.read_exact(&mut seed).context("/dev/urandom")?;
+    File::open(SOURCE).and_then(|mut source| source.read_exact(&mut seed)).context(SOURCE)?;
     Ok(u32::from_ne_bytes(seed).into())
 }
 
@@ -278,7 +275,7 @@ impl Arena {
     }
 
     /// Has the kernel choose among contenders whose order by approximate counts is wrong.
-    fn victims(&mut self, rounds: u32, rng: &mut Rng, out: &mut Reporter) -> Result<()> {
+    fn victims(&mut self, rng: &mut Rng, out: &mut Reporter) -> Result<()> {
         let changes = Changes {
             cpus: self.cpus,
             base_pages: LARGEST_PAGES,
@@ -292,8 +289,8 @@ impl Arena {
         }
         let mut contenders: Vec<Contender> = Vec::new();
         let (mut misses, mut short) = (0, 0);
-        for round in 0..rounds {
-            out.progress(&format!("{VICTIM}: round {} of {rounds}", round + 1));
+        for round in 0..VICTIM_ROUNDS {
+            out.progress(&format!("{VICTIM}: round {} of {VICTIM_ROUNDS}", round + 1));
             self.group.join()?;
             while contenders.len() < CONTENDERS {
                 let contender = Contender::spawn(changes, rng.one_in(2), &self.pool)?;
@@ -312,7 +309,7 @@ impl Arena {
             short += best - size;
             contenders.retain(|c| c.pid != killed);
         }
-        let mean = short as f64 * PAGE_BYTES as f64 / 1e6 / f64::from(rounds);
+        let mean = short as f64 * PAGE_BYTES as f64 / 1e6 / f64::from(VICTIM_ROUNDS);
         out.sample(&metric_name(VICTIM, "misses"), misses.into());
         out.sample(&metric_name(VICTIM, "short-mb"), mean);
         // The contenders are killed with the other processes.

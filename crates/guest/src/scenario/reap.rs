@@ -1,14 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `reap`: a process with much memory is killed. How fast does the memory come back, what does that
-//! cost, and for which locks do the dying process and its reapers contend?
-//!
-//! The victim and its killer are on different CPUs. There are three methods of killing: SIGKILL alone;
-//! SIGKILL, then process_mrelease(2) in one thread; the same in two threads at once, of which the second
-//! shares the victim's CPU. Times and contention are measured in separate rounds, since tracing costs time.
-//! On one CPU, where nothing contends, only the cost is measured.
-//!
-//! Finally, a throttled victim, which can hardly free its memory itself: how much faster are two threads in
-//! process_mrelease(2) than one?
+//! cost, and for which locks do the dying process and its reapers contend? On one CPU, where nothing contends, only
+//! the cost is measured.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

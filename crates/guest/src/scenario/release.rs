@@ -2,14 +2,11 @@
 //! Scenario `release`: what it costs a process to free its pages when it exits, in instructions.
 //!
 //! It depends on where the pages are. Those of a fresh machine are contiguous. On a fragmented one the free
-//! lists hold single pages, or short runs of them: that is made by allocating memory and freeing every
-//! other part of it. Both kinds of victim exit after a SIGKILL.
+//! lists hold single pages, or short runs of them.
 //!
 //! A process that comes and goes finds the pages of the one before it in the CPU's own free list, unless
-//! they have gone back to the buddy lists: so what such a process costs, from fork to exit, is counted, too.
-//!
-//! Those lists have one lock for all CPUs. How often do CPUs wait for it that do nothing but take memory and give
-//! it back? That is counted on all CPUs at once.
+//! they have gone back to the buddy lists: so what such a process costs, from fork to exit, is counted, too. Those
+//! lists have one lock for all CPUs, so the waits for it are counted on all CPUs at once.
 
 use anyhow::{Context as _, Result};
 

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Scenario `storm-phone`: 15 applications in the background have two thirds of their memory in zram, and little
-//! memory is free. A camera is started, which needs 256 MiB at once, and a killer after the pattern of Android's
-//! lmkd ends applications one by one until it has that. How long does the camera wait, how many
+//! Scenarios `storm-phone` and `storm-phone-cases`: applications in the background are mostly in zram, a camera needs
+//! memory at once, and a killer ends applications until it has that. How long does the camera wait, how many
 //! frames of the foreground are late, and how many applications had to die?
-//!
-//! `storm-phone-cases` is the same with what else there is on a phone: buffers of a driver, slow CPUs for
-//! applications in the background, and `memreap daemon` as the killer.
 
 use std::fs::{self, File};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -32,9 +28,9 @@ use init::report::Reporter;
 const CASES: [Case; 6] = [
     PLAIN,
     Case { name: "memory", ..PLAIN },
-    Case { name: "driver", wants: Wants::Buffers, ..PLAIN },
+    Case { name: "driver", buffers: true, ..PLAIN },
     Case { name: "scattered", scattered: true, ..PLAIN },
-    Case { name: "daemon", killer: Killers::Memreap, swap_bytes: FULL_SWAP_BYTES, ..PLAIN },
+    Case { name: "daemon", daemon: true, swap_bytes: FULL_SWAP_BYTES, ..PLAIN },
     Case { name: "slow", slow: true, ..PLAIN },
 ];
 
@@ -42,8 +38,11 @@ const CASES: [Case; 6] = [
 struct Case {
     /// The first part of the metrics' names, or nothing.
     name: &'static str,
-    wants: Wants,
-    killer: Killers,
+    /// Whether the camera takes buffers that the kernel allocates, from the heap that cameras and displays use.
+    /// Otherwise it takes memory of its own.
+    buffers: bool,
+    /// Whether `memreap daemon` kills; otherwise [`Lmkd`].
+    daemon: bool,
     /// Whether applications have half of the CPUs, which are slow, as those in the background of a phone.
     slow: bool,
     /// Whether no neighbours in memory have neighbouring swap slots.
@@ -51,30 +50,8 @@ struct Case {
     swap_bytes: u64,
 }
 
-const PLAIN: Case = Case {
-    name: "",
-    wants: Wants::Memory,
-    killer: Killers::Lmkd,
-    slow: false,
-    scattered: false,
-    swap_bytes: SWAP_BYTES,
-};
-
-/// What the camera takes.
-#[derive(Clone, Copy)]
-enum Wants {
-    /// Memory of its own.
-    Memory,
-    /// Buffers that the kernel allocates, from the heap that cameras and displays use.
-    Buffers,
-}
-
-/// Who kills.
-#[derive(Clone, Copy)]
-enum Killers {
-    Lmkd,
-    Memreap,
-}
+const PLAIN: Case =
+    Case { name: "", buffers: false, daemon: false, slow: false, scattered: false, swap_bytes: SWAP_BYTES };
 
 const APPS: usize = 15;
 /// The percentage of each that is in zram.
@@ -168,7 +145,7 @@ impl Case {
 
     fn round(&self, out: &mut Reporter) -> Result<Round> {
         let oom_kills = counters::oom_kills()?;
-        let alone = || Ok(last(&Camera::start(self.wants)?.take()?));
+        let alone = || Ok(last(&Camera::start(self.buffers)?.take()?));
         let alone = (0..ALONE_TRIES).map(|_| alone()).collect::<Result<Vec<_>>>()?;
         let alone = alone.into_iter().min().context("no camera alone")?;
         let layout = Layout { share: SWAPPED_PERCENT, scattered: self.scattered };
@@ -177,8 +154,8 @@ impl Case {
             apps.confine(SLOW_PERCENT)?;
         }
         let foreground = Foreground::start()?;
-        let camera = Camera::start(self.wants)?;
-        let killer = Killer::start(self.killer, &apps)?;
+        let camera = Camera::start(self.buffers)?;
+        let killer = Killer::start(self.daemon, &apps)?;
         // The rest of the machine's memory is somebody's who does not give it back.
         let spare = free_memory::settled()?.saturating_sub(FREE_BYTES);
         let others = Region::new(usize::try_from(spare)? / PAGE_BYTES)?;
@@ -230,16 +207,13 @@ const KILLS: usize = 1;
 const KILL_TIMES: usize = 2;
 
 impl Camera {
-    fn start(wants: Wants) -> Result<Self> {
+    fn start(buffers: bool) -> Result<Self> {
         let board = Board::new(ARRIVALS + CAMERA_MIB)?;
         let child = Child::fork(|| {
             never_kill(true)?;
             let pages = (1 << 20) / PAGE_BYTES;
             let memory = Region::new(CAMERA_MIB * pages)?;
-            let heap = match wants {
-                Wants::Memory => None,
-                Wants::Buffers => Some(BufferHeap::open()?),
-            };
+            let heap = buffers.then(BufferHeap::open).transpose()?;
             let mut buffers = Vec::with_capacity(CAMERA_MIB);
             while board.get(GO) == 0 {
                 thread::sleep(Duration::from_micros(200));
@@ -304,11 +278,8 @@ enum Killer {
 }
 
 impl Killer {
-    fn start(kind: Killers, apps: &Victims) -> Result<Self> {
-        Ok(match kind {
-            Killers::Lmkd => Self::Lmkd(Lmkd::start(apps)?),
-            Killers::Memreap => Self::Memreap(Daemon::start(&[], "")?),
-        })
+    fn start(daemon: bool, apps: &Victims) -> Result<Self> {
+        Ok(if daemon { Self::Memreap(Daemon::start(&[], "")?) } else { Self::Lmkd(Lmkd::start(apps)?) })
     }
 
     fn begin(&self) {

@@ -4,10 +4,8 @@
 //! a page table locked, how much swap space waits to be released, and how much slower do other processes
 //! get?
 //!
-//! All victims are 64 MiB large; see [`swapped`](crate::process::swapped) for their contents and how they get
-//! to swap. What comes back is watched in rounds of their own, page table locks and the others' work
-//! in others: each of these would change the rest. Both scenarios are the same; kernel parameters make the
-//! difference.
+//! What comes back is watched in rounds of their own, page table locks and the others' work in others: each of these
+//! would change the rest. Both scenarios are the same; kernel parameters make the difference.
 
 use std::time::Duration;
 use std::{fs, thread};

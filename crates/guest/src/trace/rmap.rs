@@ -82,7 +82,7 @@ impl WalkTrace {
     /// # Errors
     /// When the kernel lacks what the probes need.
     pub fn of_times() -> Result<Self> {
-        Ok(Self { trace: Trace::new("memreap", Clock::Finest, &walk_probes())?, tick: tick()? })
+        Self::new(&[])
     }
 
     /// Creates these and the probes of the reader-writer semaphores that the calling thread takes, for lock
@@ -91,16 +91,18 @@ impl WalkTrace {
     /// # Errors
     /// When the kernel lacks what the probes need.
     pub fn of_locks() -> Result<Self> {
-        let mut probes = vec![
+        let this = Self::new(&[
             probe(FREED, "p", "up_read sem=$arg1:x64"),
             // Other threads may sleep for a semaphore meanwhile, each of which needs a return probe.
             probe(LOCKED, "r64", "down_read sem=$arg1:x64"),
             probe(TRIED, "r64", "down_read_trylock sem=$arg1:x64 ok=$retval:x32"),
-        ];
-        probes.extend(walk_probes());
-        let trace = Trace::new("memreap", Clock::Finest, &probes)?;
-        trace.filter_thread(rustix::thread::gettid().as_raw_pid())?;
-        Ok(Self { trace, tick: tick()? })
+        ])?;
+        this.trace.filter_thread(rustix::thread::gettid().as_raw_pid())?;
+        Ok(this)
+    }
+
+    fn new(more: &[Probe]) -> Result<Self> {
+        Ok(Self { trace: Trace::new("memreap", Clock::Finest, &[more, &walk_probes()].concat())?, tick: tick()? })
     }
 
     /// Runs `work`, and returns also the walks meanwhile.

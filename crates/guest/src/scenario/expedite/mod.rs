@@ -1,23 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Scenario `expedite`: how fast does the memory of a killed process come back when the process can hardly
-//! free it, because it is throttled, outnumbered, stopped or one of many? And how much work do other
-//! processes get done meanwhile?
-//!
-//! There are these methods of killing. `kill` is a single system call: SIGKILL through a pidfd, with the flag
-//! that frees the memory at once where the kernel has it. `plain` is kill(2), whose behaviour must not
-//! change. `mrelease` adds a call of process_mrelease(2) in the same thread. `memreap` is the command,
-//! measured from its start: what is possible on any kernel. Of the kernel's other two ways to ask for the
-//! same, `cgroup` writes to cgroup.kill, and `size` is kill(2) with a sysctl by which large victims are freed
-//! at once; they are measured where it matters most. `unpaced` is `kill` with a sysctl by which the
-//! kernel's workers leave nothing of a CPU to others; it is measured by how long a process that never sleeps
-//! has to wait.
-//!
-//! Then kills race with exits: how often does a kill come too late to have another process free the memory,
-//! although the memory is still there?
-//!
-//! Finally, a user whose processes are limited to a twentieth of a CPU kills all the time: the same victims
-//! again and again, new ones, or some that share memory with their killer. How much work do others get done
-//! beside that?
+//! free it, and how much work do other processes get done meanwhile? The cases and metrics are those of
+//! crates/scenarios. `cgroup` and `size` are the kernel's other two ways to ask for the same as `kill` does; they are
+//! measured where it matters most. `plain` must not change its behaviour.
 
 mod hostile;
 mod kills;

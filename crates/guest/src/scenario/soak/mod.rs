@@ -40,8 +40,8 @@ const EXPEDITE_CPU_PERCENT: &str = "/proc/sys/vm/expedite_cpu_percent";
 
 /// `soak [seconds=60] [seed=1]`
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
-    let length = Duration::from_secs(args.get("seconds", 60)?);
-    let seed = args.get("seed", 1)?;
+    let length = Duration::from_secs(args.number("seconds")?.unwrap_or(60));
+    let seed = args.number("seed")?.unwrap_or(1);
     let mut rng = Rng(seed);
     // Huge pages on request; this fails in a kernel without them.
     let _ = fs::write("/sys/kernel/mm/transparent_hugepage/enabled", "madvise");
