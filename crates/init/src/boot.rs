@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! PID 1: sets the guest up, does its one job, reports, and ends the machine.
 
-use std::path::Path;
 use std::{env, fs, thread, time::Duration};
 
 use anyhow::{Context as _, Result};
@@ -9,6 +8,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::system::{RebootCommand, reboot};
 
 use protocol::job::{self, Command, Job};
+use protocol::results::Message;
 
 use crate::exec;
 use crate::leaks;
@@ -34,7 +34,7 @@ pub fn run() -> ! {
         }
     };
     report_panics(&out, |out| {
-        out.exit(PANIC_STATUS.into());
+        out.send(&Message::Exit(PANIC_STATUS.into()));
         power_off();
     });
     let mut status = match booted.and_then(|()| hello(&mut out)).and_then(|()| work(&mut out)) {
@@ -46,13 +46,13 @@ pub fn run() -> ! {
     };
     // Nothing may be written after the exit line, so all processes that the job left are killed.
     exec::kill_all();
-    for checked in [leaks::check(), tainted().map(|why| out.tainted(why))] {
+    for checked in [leaks::check(), tainted().map(|why| out.send(&Message::Tainted(why)))] {
         if let Err(e) = checked {
             out.note(&format!("guest: {e:#}"));
             status = status.max(1);
         }
     }
-    out.exit(status);
+    out.send(&Message::Exit(status));
     power_off();
 }
 
@@ -83,7 +83,7 @@ fn work(out: &mut Reporter) -> Result<i32> {
 fn hello(out: &mut Reporter) -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").context("osrelease")?;
     let cpus = u32::try_from(thread::available_parallelism()?.get())?;
-    out.hello(release.trim_end(), cpus);
+    out.send(&Message::Hello { release: release.trim_end().to_owned(), cpus });
     Ok(())
 }
 
@@ -109,7 +109,8 @@ fn set_up() -> Result<()> {
         }
     }
     // Victims must be able to map more memory than the guest has.
-    set("/proc/sys/vm/overcommit_memory", "1")?;
+    const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
+    fs::write(OVERCOMMIT, "1").with_context(|| format!("cannot write 1 to {OVERCOMMIT}"))?;
     if let Err(e) = loopback_up() {
         eprintln!("guest: cannot bring up loopback: {e}");
     }
@@ -122,10 +123,6 @@ fn mount_at(kind: &str, at: &str, options: &str) -> Result<()> {
         .map_err(anyhow::Error::from)
         .and_then(|()| Ok(mount(kind, at, kind, MountFlags::empty(), options.as_c_str())?))
         .with_context(|| format!("cannot mount {kind} at {at}"))
-}
-
-fn set(path: &str, value: &str) -> Result<()> {
-    fs::write(Path::new(path), value).with_context(|| format!("cannot write {value} to {path}"))
 }
 
 /// Sets IFF_UP on `lo`, through a Unix socket, because the kernel may have no IPv4.

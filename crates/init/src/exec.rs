@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
+use protocol::results::Message;
 use rustix::io::Errno;
 use rustix::process::{WaitOptions, WaitStatus, wait};
 
@@ -70,17 +71,17 @@ pub fn command(argv: &[String], out: &mut Reporter) -> Result<i32> {
     let mut child = match spawned {
         Ok(child) => child,
         Err(e) => {
-            out.err(&format!("{program}: {e}\n"));
+            out.send(&Message::Err(format!("{program}: {e}\n")));
             let missing = e.kind() == std::io::ErrorKind::NotFound;
             return Ok(if missing { NOT_FOUND } else { NOT_RUNNABLE });
         }
     };
     let (done, all_done) = mpsc::channel();
     if let Some(pipe) = child.stdout.take() {
-        forward(pipe, out.try_clone()?, Reporter::out, done.clone());
+        forward(pipe, out.try_clone()?, Message::Out, done.clone());
     }
     if let Some(pipe) = child.stderr.take() {
-        forward(pipe, out.try_clone()?, Reporter::err, done.clone());
+        forward(pipe, out.try_clone()?, Message::Err, done.clone());
     }
     drop(done);
     let status = wait_for(child.id())?;
@@ -135,7 +136,7 @@ fn code(status: WaitStatus) -> i32 {
 fn forward(
     mut pipe: impl Read + Send + 'static,
     mut out: Reporter,
-    send: fn(&mut Reporter, &str),
+    message: fn(String) -> Message,
     done: mpsc::Sender<()>,
 ) {
     thread::spawn(move || {
@@ -145,11 +146,11 @@ fn forward(
             pending.extend_from_slice(&piece[..n]);
             let text = take_text(&mut pending);
             if !text.is_empty() {
-                send(&mut out, &text);
+                out.send(&message(text));
             }
         }
         if !pending.is_empty() {
-            send(&mut out, &String::from_utf8_lossy(&pending));
+            out.send(&message(String::from_utf8_lossy(&pending).into_owned()));
         }
         // The receiver waits until all senders are gone.
         drop(done);

@@ -9,7 +9,7 @@ use std::{thread, time::Duration};
 use anyhow::{Context as _, Result, bail, ensure};
 
 use protocol::line;
-use protocol::results::{Message, PORT, Sample, Series};
+use protocol::results::{Message, PORT, Sample};
 use scenarios::Reported;
 
 use crate::port;
@@ -69,11 +69,6 @@ impl Reporter {
         Ok(Self { port: self.port.try_clone()?, expected: self.expected.clone() })
     }
 
-    /// Sends the first line: the kernel's release, and the number of CPUs.
-    pub fn hello(&mut self, release: &str, cpus: u32) {
-        self.send(&Message::Hello { release: release.to_owned(), cpus });
-    }
-
     /// Sets the metrics that are to be reported, each once.
     pub fn expect(&mut self, metrics: Vec<Reported>) {
         self.expected = metrics;
@@ -119,12 +114,6 @@ impl Reporter {
         Ok(())
     }
 
-    /// Sends how something developed in this boot: times in milliseconds and values. Up to a thousand points
-    /// fit into one write to the port, which is 32 KiB at most.
-    pub fn series(&mut self, what: &str, points: Vec<[f64; 2]>) {
-        self.send(&Message::Series(Series { what: what.to_owned(), points }));
-    }
-
     /// Sends a remark for the reader of the results.
     pub fn note(&mut self, text: &str) {
         self.send(&Message::Note(text.to_owned()));
@@ -135,41 +124,17 @@ impl Reporter {
         self.send(&Message::Progress(text.to_owned()));
     }
 
-    /// Sends a piece of a command's standard output.
-    pub fn out(&mut self, text: &str) {
-        self.send(&Message::Out(text.to_owned()));
-    }
-
-    /// Sends a piece of a command's standard error.
-    pub fn err(&mut self, text: &str) {
-        self.send(&Message::Err(text.to_owned()));
-    }
-
-    /// Sends why the kernel is tainted.
-    pub fn tainted(&mut self, why: u64) {
-        self.send(&Message::Tainted(why));
-    }
-
-    /// Sends the last line: the job's exit status.
-    pub fn exit(&mut self, status: i32) {
-        self.send(&Message::Exit(status));
-    }
-
-    /// Writes bytes as they are. Only for the scenario that tests how the host handles garbage.
-    pub fn raw(&mut self, bytes: &[u8]) {
-        self.write(bytes);
-    }
-
-    fn send(&mut self, message: &Message) {
+    /// Sends any message. Up to a thousand points of a series fit into one write to the port, which is 32 KiB at most.
+    pub fn send(&mut self, message: &Message) {
         match line::encode(message) {
-            Ok(line) => self.write(&line),
+            Ok(line) => self.raw(&line),
             Err(e) => eprintln!("guest: cannot encode {message:?}: {e}"),
         }
     }
 
-    /// If the channel breaks, the error goes to the console, and the host finds that the exit line is
-    /// missing.
-    fn write(&mut self, bytes: &[u8]) {
+    /// Writes bytes as they are: for the scenario that tests how the host handles garbage. If the channel breaks, the
+    /// error goes to the console, and the host finds that the exit line is missing.
+    pub fn raw(&mut self, bytes: &[u8]) {
         if let Err(e) = self.port.write_all(bytes) {
             eprintln!("guest: cannot write to the result channel: {e}");
         }

@@ -3,8 +3,6 @@
 //! what it says.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -327,25 +325,22 @@ impl Size {
     }
 }
 
-impl FromStr for Size {
-    type Err = String;
+impl TryFrom<String> for Size {
+    type Error = String;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let number = |number: &str| number.trim().parse::<f64>().ok().filter(|n| (0.0..1e9).contains(n));
-        let percent = |text: Option<&str>| text.and_then(number).filter(|n| *n <= 100.0);
-        let to = text.strip_prefix("to ").and_then(|rest| rest.strip_suffix("% of memory and swap"));
-        let found = if text == "everything" {
-            Some(Self::Everything)
-        } else if let Some(mib) = text.strip_suffix("MiB") {
-            number(mib).map(Self::Mib)
-        } else if to.is_some() {
-            percent(to).map(Self::ToOfMemoryAndSwap)
-        } else if let Some(of) = text.strip_suffix("% of memory") {
-            percent(Some(of)).map(Self::OfMemory)
-        } else {
-            percent(text.strip_suffix("% of available")).map(Self::OfAvailable)
-        };
-        found.ok_or_else(|| {
+    fn try_from(text: String) -> Result<Self, String> {
+        // What is before and after a number.
+        let forms = [
+            ("", "MiB", Self::Mib as fn(f64) -> Self),
+            ("to ", "% of memory and swap", Self::ToOfMemoryAndSwap),
+            ("", "% of memory", Self::OfMemory),
+            ("", "% of available", Self::OfAvailable),
+        ];
+        let found = forms.into_iter().find_map(|(before, after, size)| {
+            let number = text.strip_prefix(before)?.strip_suffix(after)?.trim().parse::<f64>().ok()?;
+            ((0.0..1e9).contains(&number) && (after == "MiB" || number <= 100.0)).then(|| size(number))
+        });
+        found.or((text == "everything").then_some(Self::Everything)).ok_or_else(|| {
             format!(
                 "'{text}' is no size; those are: \"120 MiB\", \"7 % of memory\", \"98 % of available\", \
                  \"to 90 % of memory and swap\", \"everything\""
@@ -354,29 +349,15 @@ impl FromStr for Size {
     }
 }
 
-impl fmt::Display for Size {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mib(mib) => write!(f, "{mib} MiB"),
-            Self::OfMemory(percent) => write!(f, "{percent} % of memory"),
-            Self::OfAvailable(percent) => write!(f, "{percent} % of available"),
-            Self::ToOfMemoryAndSwap(percent) => write!(f, "to {percent} % of memory and swap"),
-            Self::Everything => f.write_str("everything"),
-        }
-    }
-}
-
-impl TryFrom<String> for Size {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
 impl From<Size> for String {
     fn from(size: Size) -> Self {
-        size.to_string()
+        match size {
+            Size::Mib(mib) => format!("{mib} MiB"),
+            Size::OfMemory(percent) => format!("{percent} % of memory"),
+            Size::OfAvailable(percent) => format!("{percent} % of available"),
+            Size::ToOfMemoryAndSwap(percent) => format!("to {percent} % of memory and swap"),
+            Size::Everything => "everything".to_owned(),
+        }
     }
 }
 
@@ -397,11 +378,11 @@ mod tests {
             ("to 10 % of memory and swap", Some(0)),
             ("everything", None),
         ] {
-            let size: Size = text.parse().unwrap();
-            assert_eq!((size.to_string().as_str(), size.kib(NOW)), (text, kib));
+            let size = Size::try_from(text.to_owned()).unwrap();
+            assert_eq!((String::from(size).as_str(), size.kib(NOW)), (text, kib));
         }
         for bad in ["", "all", "120", "-1 MiB", "NaN MiB", "101 % of memory", "to x % of memory and swap"] {
-            assert!(bad.parse::<Size>().unwrap_err().contains("is no size"), "{bad}");
+            assert!(Size::try_from(bad.to_owned()).unwrap_err().contains("is no size"), "{bad}");
         }
     }
 

@@ -12,8 +12,8 @@ use anyhow::{Context as _, Result, ensure};
 
 use protocol::faceoff::Job;
 
+use super::FOLDER;
 use super::command::{output, run};
-use super::paths::FOLDER;
 
 /// The payload disk: a tar file without a file system.
 const PAYLOAD: &str = "/dev/vdb";
@@ -41,14 +41,15 @@ pub fn start(job: &Job) -> Result<Option<u32>> {
             run("systemctl", &["daemon-reload"])?;
             // What it says itself is better than systemd's advice where to look.
             run("systemctl", &["start", unit]).with_context(|| journal(unit).unwrap_or_default())?;
-            Some(main_pid(unit)?)
+            let pid = property(unit, "MainPID")?;
+            Some(pid.parse().with_context(|| format!("{unit} has no main process: '{pid}'"))?)
         }
     };
     thread::sleep(Duration::from_secs(job.settle_s));
     if let Some(unit) = &job.unit {
         // A contestant that gave up meanwhile would look like one that does nothing.
-        let state = output("systemctl", &["show", "--property=ActiveState", "--value", unit])?;
-        ensure!(state.trim() == "active", "{unit} is {} after {} s", state.trim(), job.settle_s);
+        let state = property(unit, "ActiveState")?;
+        ensure!(state == "active", "{unit} is {state} after {} s", job.settle_s);
     }
     Ok(pid)
 }
@@ -69,9 +70,9 @@ fn drop_cache() -> Result<()> {
     Ok(())
 }
 
-fn main_pid(unit: &str) -> Result<u32> {
-    let text = output("systemctl", &["show", "--property=MainPID", "--value", unit])?;
-    text.trim().parse().with_context(|| format!("{unit} has no main process: '{}'", text.trim()))
+fn property(unit: &str, name: &str) -> Result<String> {
+    let text = output("systemctl", &["show", &format!("--property={name}"), "--value", unit])?;
+    Ok(text.trim().to_owned())
 }
 
 /// Returns the last lines of a unit's journal.
@@ -87,7 +88,7 @@ pub fn journal(unit: &str) -> Result<String> {
 /// # Errors
 /// When the unit is not running.
 pub fn cgroup(unit: &str) -> Result<String> {
-    let text = output("systemctl", &["show", "--property=ControlGroup", "--value", unit])?;
-    ensure!(!text.trim().is_empty(), "{unit} has no control group");
-    Ok(text.trim().trim_start_matches('/').to_owned())
+    let path = property(unit, "ControlGroup")?;
+    ensure!(!path.is_empty(), "{unit} has no control group");
+    Ok(path.trim_start_matches('/').to_owned())
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use protocol::faceoff::{Death, EndedBy, Who};
 
-use super::levels::{self, Usage};
+use super::levels::{self, Level};
 use crate::system::clock::ms;
 use crate::trace::tracefs;
 
@@ -120,7 +120,7 @@ impl DeathSummary {
         deaths: Vec<(Ending, Who)>,
         start: u64,
         end: u64,
-        usage: impl Fn(i32) -> (&'a [Usage], &'a [Usage]),
+        usage: impl Fn(i32) -> (&'a [Level], &'a [Level]),
     ) -> Self {
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
         let mut summary = Self::default();
@@ -232,8 +232,8 @@ mod tests {
             (ending(3, None, false, Some(140)), Who::Foreground),
             (ending(4, Some(160), true, None), Who::Innocent),
         ];
-        let usage = [(0, 500), (125, 900), (170, 80)].map(|(at, kib)| Usage { at: at * 1_000_000, kib });
-        let swap = [Usage { at: 0, kib: 50 }];
+        let usage = [(0, 500), (125, 900), (170, 80)].map(|(at, kib)| Level { at: at * 1_000_000, kib });
+        let swap = [Level { at: 0, kib: 50 }];
         let of_pid = |pid| if pid == 1 { (&usage[..], &swap[..]) } else { Default::default() };
         let summary = DeathSummary::new(deaths, 100_000_000, 200_000_000, of_pid);
         assert_eq!(summary.kills, BTreeMap::from([(Who::Hog, 1), (Who::System, 1), (Who::Innocent, 1)]));

@@ -15,9 +15,9 @@ use protocol::faceoff::{Who, ZRAM_PARAMETER};
 use protocol::load::{Size, Step};
 
 use super::command::run;
-use super::paths::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER};
 use super::process::{OOM_SCORE_ADJ, Process, Spec, USER_ID};
 use super::workload::Workload;
+use super::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER};
 use crate::memory::PAGE_BYTES;
 use crate::memory::swap;
 use crate::rng::Rng;
@@ -66,13 +66,13 @@ impl Desktop {
             start(
                 Who::Foreground,
                 "foreground",
-                &app_cgroup("foreground")?,
+                &app_cgroup(None, "foreground")?,
                 user,
                 seed,
                 // An app's memory compresses about 2:1.
                 vec![take(120.0, 50), Step::Draw {}],
             )?,
-            start(app, "editor", &app_cgroup("editor")?, user, seed + 1, vec![take(150.0, 50), keep(2.5)])?,
+            start(app, "editor", &app_cgroup(None, "editor")?, user, seed + 1, vec![take(150.0, 50), keep(2.5)])?,
             start(app, "shell", &session, 0, seed + 2, vec![take(4.0, 50)])?,
             start(Who::System, "login", &service, LOGIN_OOM_SCORE_ADJ, seed + 3, vec![Step::Login {}])?,
         ];
@@ -82,21 +82,13 @@ impl Desktop {
     }
 }
 
-/// Creates the cgroup of one of the session's apps.
+/// Creates the cgroup of one of the session's apps, below that of a slice if several apps share it.
 ///
 /// # Errors
 /// When the cgroup cannot be created.
-pub fn app_cgroup(name: &str) -> Result<Cgroup> {
-    Cgroup::create_all(&format!("{MANAGER_CGROUP}/app.slice/app-{name}.scope"), "memory")
-}
-
-/// Creates the cgroup of an app below one that several apps share.
-///
-/// # Errors
-/// When the cgroup cannot be created.
-pub fn app_cgroup_in(slice: &str, name: &str) -> Result<Cgroup> {
-    let path = format!("{MANAGER_CGROUP}/app.slice/app-{slice}.slice/app-{name}.scope");
-    Cgroup::create_all(&path, "memory")
+pub fn app_cgroup(slice: Option<&str>, name: &str) -> Result<Cgroup> {
+    let slice = slice.map_or(String::new(), |slice| format!("app-{slice}.slice/"));
+    Cgroup::create_all(&format!("{MANAGER_CGROUP}/app.slice/{slice}app-{name}.scope"), "memory")
 }
 
 /// Switches the swap on that the machine has: on a disk of its own, and on zram as large as the kernel's

@@ -11,13 +11,12 @@ pub const RECOVERED_FOR_NS: u64 = 1_000_000_000;
 /// A killed process's memory is back when no more than one part in ten is left.
 const LEFT_DIVISOR: u64 = 10;
 
-/// Available memory at one moment.
+/// Memory at one moment: what is available, or what a cgroup uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Level {
     /// When.
     pub at: u64,
-    /// In KiB.
-    pub available: u64,
+    pub kib: u64,
 }
 
 /// Milliseconds from `start` until the load was over, at `over`, and available memory had reached
@@ -25,7 +24,7 @@ pub struct Level {
 pub fn recovered(levels: &[Level], total: u64, start: u64, over: u64) -> Option<f64> {
     let mut since = None;
     for level in levels {
-        if (level.available as f64) < RECOVERED_SHARE * total as f64 {
+        if (level.kib as f64) < RECOVERED_SHARE * total as f64 {
             since = None;
             continue;
         }
@@ -37,18 +36,9 @@ pub fn recovered(levels: &[Level], total: u64, start: u64, over: u64) -> Option<
     None
 }
 
-/// Memory in use by one cgroup at one moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// When.
-    pub at: u64,
-    /// In KiB.
-    pub kib: u64,
-}
-
 /// Returns the usage in KiB at the moment `signal`, and the milliseconds from then until nine tenths of it
 /// were back. `None` without a reading before the signal, and for memory that did not come back.
-pub fn returned(usage: &[Usage], signal: u64) -> (Option<u64>, Option<f64>) {
+pub fn returned(usage: &[Level], signal: u64) -> (Option<u64>, Option<f64>) {
     let after = usage.partition_point(|u| u.at <= signal);
     let Some(before) = after.checked_sub(1).map(|i| usage[i].kib) else { return (None, None) };
     let back = usage[after..].iter().find(|u| u.kib <= before / LEFT_DIVISOR);
@@ -62,7 +52,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn levels(points: &[(u64, u64)]) -> Vec<Level> {
-        points.iter().map(|&(at, available)| Level { at: at * MS, available }).collect()
+        points.iter().map(|&(at, kib)| Level { at: at * MS, kib }).collect()
     }
 
     #[test]
@@ -79,9 +69,7 @@ mod tests {
 
     #[test]
     fn memory_is_back_when_nine_tenths_are() {
-        let usage: Vec<Usage> = [(0, 900), (5, 1000), (10, 800), (15, 101), (20, 100), (25, 0)]
-            .map(|(at, kib)| Usage { at: at * MS, kib })
-            .to_vec();
+        let usage = levels(&[(0, 900), (5, 1000), (10, 800), (15, 101), (20, 100), (25, 0)]);
         assert_eq!(returned(&usage, 6 * MS), (Some(1000), Some(14.0)));
         assert_eq!(returned(&usage, 10 * MS), (Some(800), Some(15.0)));
         assert_eq!(returned(&usage[..4], 6 * MS), (Some(1000), None));

@@ -7,7 +7,7 @@ use linux::PidFd;
 use protocol::faceoff::Who;
 use protocol::load::{self, Group};
 
-use super::desktop::{app_cgroup, app_cgroup_in};
+use super::desktop::app_cgroup;
 use super::process::{OOM_SCORE_ADJ, Process, Spec, has_ended, open_pidfd};
 use super::recorder::LimitedCgroup;
 use super::workload::Workload;
@@ -47,12 +47,12 @@ impl<'a> Load<'a> {
     fn start(&mut self, one: &load::Process, number: usize, seed: u64) -> Result<Process> {
         let name = if one.count > 1 { format!("{}{number}", one.name) } else { one.name.clone() };
         let cgroup = match &one.group {
-            None => app_cgroup(&name)?,
+            None => app_cgroup(None, &name)?,
             Some(group) => {
                 let settings = self.description.group.get(group);
                 let cgroup = match settings.and_then(|settings| settings.path.as_ref()) {
                     Some(path) => Cgroup::create_all(&format!("{path}/{name}.scope"), "memory")?,
-                    None => app_cgroup_in(group, &name)?,
+                    None => app_cgroup(Some(group), &name)?,
                 };
                 self.limit(&cgroup.parent(), settings)?;
                 cgroup
@@ -97,9 +97,9 @@ impl<'a> Load<'a> {
     /// Whether all that began have ended or have done what they had to.
     pub fn is_over(&self) -> bool {
         self.beginners().all(|(process, children)| {
-            let child_is_over = |(i, child)| process.shared.is_grown(i) || has_ended(child);
+            let child_is_over = |(i, child)| process.shared.grown(i).is_set() || has_ended(child);
             match children {
-                [] => process.shared.is_done() || has_ended(&process.pidfd),
+                [] => process.shared.done().is_set() || has_ended(&process.pidfd),
                 _ => children.iter().enumerate().all(child_is_over),
             }
         })

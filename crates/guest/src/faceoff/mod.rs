@@ -16,7 +16,6 @@ mod levels;
 mod load;
 mod login;
 mod measurement;
-mod paths;
 mod process;
 mod recorder;
 mod shared_page;
@@ -39,6 +38,14 @@ use channel::Channel;
 use desktop::Desktop;
 use measurement::Measurement;
 
+/// Where the payload is unpacked.
+const FOLDER: &str = "/var/lib/faceoff";
+/// The file that the foreground app maps.
+const APP_FILE: &str = "/var/lib/faceoff/app.data";
+/// The folder of the files of loads, on the disk.
+const DATA_FOLDER: &str = "/var/lib/faceoff/data";
+/// The folder of files in memory; no limit but the memory's.
+const TMPFS_FOLDER: &str = "/var/lib/faceoff/tmpfs";
 /// Seeds the desktop's contents; the load has the job's seed.
 const DESKTOP_SEED: u64 = 1;
 const TRACEFS: &str = "/sys/kernel/tracing";

@@ -85,8 +85,8 @@ impl Process {
         let pid = i32::try_from(child.id())?;
         let pidfd = open_pidfd(pid)?;
         let is_ready = || {
-            ensure!(shared.is_ready() || !has_ended(&pidfd), "{name} ended early; the console says why");
-            Ok(shared.is_ready())
+            ensure!(shared.ready().is_set() || !has_ended(&pidfd), "{name} ended early; the console says why");
+            Ok(shared.ready().is_set())
         };
         let ready = clock::within(READY_TIMEOUT, READY_POLL_INTERVAL, is_ready)?;
         ensure!(ready, "{name} was not ready within {READY_TIMEOUT:?}");

@@ -5,13 +5,15 @@
 use std::fs::File;
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 
 use anyhow::{Context as _, Result, ensure};
+use linux::cgroup::MemoryStat;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
-use super::levels::{Level, RECOVERED_FOR_NS, RECOVERED_SHARE, Usage};
+use super::levels::{Level, RECOVERED_FOR_NS, RECOVERED_SHARE};
 use super::login::{self, Login};
 use super::process::Process;
 use crate::system::cgroup::Cgroup;
@@ -77,7 +79,8 @@ impl LimitedCgroup {
     /// Returns what it has left, in KiB. As in MemAvailable, the page cache is.
     fn left_kib(&self, buffer: &mut [u8]) -> Result<u64> {
         let used = number_in(&self.current, buffer).unwrap_or(0);
-        let cache = cache(read(&self.stat, buffer)?).context("memory.stat")?;
+        // Files in memory, which cannot be dropped, are on other lists.
+        let cache = MemoryStat::parse(Path::new("memory.stat"), read(&self.stat, buffer)?.as_bytes())?.file;
         Ok(self.limit_kib.saturating_sub(used.saturating_sub(cache) / 1024))
     }
 }
@@ -109,9 +112,9 @@ pub struct Recording {
     pub end: u64,
     pub samples: Vec<Sample>,
     /// The memory of each process's cgroup over time, in the order of [`Watched`]; only of the first ones.
-    pub usage: Vec<Vec<Usage>>,
+    pub usage: Vec<Vec<Level>>,
     /// What each has in swap, in the same order, at every sample.
-    pub swap: Vec<Vec<Usage>>,
+    pub swap: Vec<Vec<Level>>,
     /// When the load was over; `None` if it was not.
     pub over: Option<u64>,
     pub logins: Vec<Login>,
@@ -133,7 +136,7 @@ impl Recording {
     /// there is one, of the guest otherwise.
     pub fn levels(&self, limited: Option<&LimitedCgroup>) -> (Vec<Level>, u64) {
         let available = |s: &Sample| if limited.is_some() { s.left_in_limit } else { s.available };
-        let levels = self.samples.iter().map(|s| Level { at: s.at, available: available(s) }).collect();
+        let levels = self.samples.iter().map(|s| Level { at: s.at, kib: available(s) }).collect();
         (levels, limited.map_or(self.total_kib, |group| group.limit_kib))
     }
 }
@@ -347,10 +350,10 @@ fn reap() {
 }
 
 /// Adds what each cgroup's file says now. A cgroup that is gone has no memory any more.
-fn push_all<'a>(files: impl Iterator<Item = (&'a File, &'a mut Vec<Usage>)>, buffer: &mut [u8]) {
+fn push_all<'a>(files: impl Iterator<Item = (&'a File, &'a mut Vec<Level>)>, buffer: &mut [u8]) {
     for (file, usage) in files.filter(|(_, usage)| usage.len() < usage.capacity()) {
         let bytes = number_in(file, buffer).unwrap_or(0);
-        usage.push(Usage { at: clock::now(), kib: bytes / 1024 });
+        usage.push(Level { at: clock::now(), kib: bytes / 1024 });
     }
 }
 
@@ -362,11 +365,6 @@ fn read<'a>(file: &File, buffer: &'a mut [u8]) -> Result<&'a str> {
 
 fn number_in(file: &File, buffer: &mut [u8]) -> Option<u64> {
     read(file, buffer).ok()?.trim_end().parse().ok()
-}
-
-/// Returns the page cache in memory.stat, in bytes: files in memory, which cannot be dropped, are on other lists.
-fn cache(stat: &str) -> Option<u64> {
-    Some(value(stat, "active_file ")? + value(stat, "inactive_file ")?)
 }
 
 /// Returns the total of a line of /proc/pressure/memory, in microseconds.
@@ -382,7 +380,5 @@ mod tests {
     fn numbers_are_found_by_their_keys() {
         let text = "some avg10=0.00 avg60=0.00 avg300=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
         assert_eq!((total(text, "some "), total(text, "full "), total(text, "none ")), (Some(12), Some(7), None));
-        let stat = "file 9000\ninactive_anon 1\nactive_anon 2\ninactive_file 4096\nactive_file 300\n";
-        assert_eq!((cache(stat), cache("file 9000\n")), (Some(4396), None));
     }
 }

@@ -19,12 +19,9 @@ use crate::memory::mapping::{Mapping, READ_WRITE};
 /// What precedes the frames. All zeroes at first.
 #[repr(C)]
 struct Header {
-    /// 1 when the workload may begin.
-    started: AtomicU32,
-    /// 1 when the workload is prepared.
-    ready: AtomicU32,
-    /// 1 when the workload has done all it has to.
-    done: AtomicU32,
+    started: Flag,
+    ready: Flag,
+    done: Flag,
     /// Frames that have ended.
     ended: AtomicU64,
     /// When the current frame should end.
@@ -36,7 +33,21 @@ struct Header {
 #[repr(C)]
 struct Child {
     pid: AtomicU64,
-    grown: AtomicU32,
+    grown: Flag,
+}
+
+/// Whether something is so: not at first.
+#[repr(transparent)]
+pub struct Flag(AtomicU32);
+
+impl Flag {
+    pub fn set(&self) {
+        self.0.store(1, Ordering::Release);
+    }
+
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 1
+    }
 }
 
 /// A frame that has ended, in nanoseconds on the monotonic clock.
@@ -89,39 +100,29 @@ impl SharedPage {
         }
     }
 
-    /// Marks the workload as prepared.
-    pub fn set_ready(&self) {
-        self.header.ready.store(1, Ordering::Release);
-    }
-
     /// Whether the workload is prepared.
-    pub fn is_ready(&self) -> bool {
-        self.header.ready.load(Ordering::Acquire) == 1
+    pub fn ready(&self) -> &Flag {
+        &self.header.ready
     }
 
     /// Lets the workload, and the processes that it started, begin.
     pub fn start(&self) {
-        self.header.started.store(1, Ordering::Release);
+        self.header.started.set();
         // A process that does not wait yet will read the 1.
-        let _ = futex::wake(&self.header.started, futex::Flags::empty(), i32::MAX as u32);
+        let _ = futex::wake(&self.header.started.0, futex::Flags::empty(), i32::MAX as u32);
     }
 
     /// Sleeps until the workload may begin.
     pub fn wait_for_start(&self) {
-        while self.header.started.load(Ordering::Acquire) == 0 {
+        while !self.header.started.is_set() {
             // The word's value shows whether this was a wake-up, or a signal or a late call.
-            let _ = futex::wait(&self.header.started, futex::Flags::empty(), 0, None);
+            let _ = futex::wait(&self.header.started.0, futex::Flags::empty(), 0, None);
         }
     }
 
-    /// Marks the workload as having done all it has to.
-    pub fn set_done(&self) {
-        self.header.done.store(1, Ordering::Release);
-    }
-
     /// Whether the workload has done all it has to.
-    pub fn is_done(&self) -> bool {
-        self.header.done.load(Ordering::Acquire) == 1
+    pub fn done(&self) -> &Flag {
+        &self.header.done
     }
 
     /// Notes a process that the workload started.
@@ -135,14 +136,9 @@ impl SharedPage {
         pids.take_while(|&pid| pid != 0).map(|pid| pid as i32)
     }
 
-    /// Marks one of those processes as grown to its size.
-    pub fn set_grown(&self, i: usize) {
-        self.header.children[i].grown.store(1, Ordering::Release);
-    }
-
-    /// Whether that process has grown to its size.
-    pub fn is_grown(&self, i: usize) -> bool {
-        self.header.children[i].grown.load(Ordering::Acquire) == 1
+    /// Whether that one of those processes has grown to its size.
+    pub fn grown(&self, i: usize) -> &Flag {
+        &self.header.children[i].grown
     }
 
     /// Begins a frame that should end at `due`.
@@ -191,16 +187,16 @@ mod tests {
     fn both_sides_share_all_values() {
         let (ours, fd) = SharedPage::create(4).unwrap();
         let theirs = SharedPage::open(&File::from(fd)).unwrap();
-        assert!(!ours.is_ready() && !ours.is_done() && ours.children().next().is_none());
-        theirs.set_ready();
-        theirs.set_done();
+        assert!(!ours.ready().is_set() && !ours.done().is_set() && ours.children().next().is_none());
+        theirs.ready().set();
+        theirs.done().set();
         theirs.set_child(0, 77);
         theirs.set_child(1, 78);
-        theirs.set_grown(1);
+        theirs.grown(1).set();
         ours.start();
         theirs.wait_for_start();
-        assert!(ours.is_ready() && !ours.is_grown(0) && ours.is_grown(1));
-        assert_eq!((ours.is_done(), ours.children().collect::<Vec<_>>()), (true, vec![77, 78]));
+        assert!(ours.ready().is_set() && !ours.grown(0).is_set() && ours.grown(1).is_set());
+        assert_eq!((ours.done().is_set(), ours.children().collect::<Vec<_>>()), (true, vec![77, 78]));
     }
 
     #[test]

@@ -18,9 +18,8 @@ use serde::{Deserialize, Serialize};
 
 use protocol::load::{Meminfo, Size, Step};
 
-use super::login;
-use super::paths::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER};
 use super::shared_page::SharedPage;
+use super::{APP_FILE, DATA_FOLDER, TMPFS_FOLDER, login};
 use crate::memory::PAGE_BYTES;
 use crate::memory::mapping::{Mapping, READ_WRITE};
 use crate::memory::region::Region;
@@ -77,11 +76,11 @@ pub fn run(args: &[String]) -> Result<()> {
     for step in &workload.prepare {
         worker.perform(step)?;
     }
-    shared.set_ready();
+    shared.ready().set();
     if !workload.run.is_empty() {
         shared.wait_for_start();
         worker.perform_all(&workload.run)?;
-        shared.set_done();
+        shared.done().set();
     } else if worker.children > 0 {
         while rustix::process::wait(WaitOptions::empty()).is_ok() {}
         return Ok(());
@@ -223,7 +222,7 @@ impl<'a> Worker<'a> {
             Step::Keep { seconds, touch_mib_per_s } => self.keep(*seconds, *touch_mib_per_s),
             Step::GiveBack {} => self.give_back(),
             Step::Draw {} => self.draw(),
-            Step::Login {} => login::serve(|| self.shared.set_ready()),
+            Step::Login {} => login::serve(|| self.shared.ready().set()),
             Step::Share { size } => self.share(pages(*size)?),
             Step::Read { seconds, .. } => self.read(*seconds),
             Step::Map { seconds, .. } => self.touch_file(*seconds),
@@ -295,7 +294,7 @@ impl<'a> Worker<'a> {
         let end = seconds.map_or(u64::MAX, |seconds| begun + (seconds * 1e9) as u64);
         let touched = if pages > 0 { self.memory.last_mut() } else { None };
         if seconds.is_none() {
-            self.shared.set_ready();
+            self.shared.ready().set();
         }
         let Some(memory) = touched.filter(|memory| !memory.is_empty()) else {
             if seconds.is_none() {
@@ -319,7 +318,7 @@ impl<'a> Worker<'a> {
         let fresh = Region::new(FRAME_FRESH_PAGES)?;
         let (mut at, mut text_at, text_pages) = (0, 0, text.len() / PAGE_BYTES);
         rustix::thread::set_current_timer_slack(NonZeroU64::new(1)).context("timer slack")?;
-        self.shared.set_ready();
+        self.shared.ready().set();
         let mut due = clock::now() + FRAME_NS;
         self.shared.begin_frame(due);
         loop {
@@ -359,7 +358,7 @@ impl<'a> Worker<'a> {
             std::hint::black_box(sum);
             Ok(())
         })?;
-        while !self.shared.is_grown(child) {
+        while !self.shared.grown(child).is_set() {
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
@@ -389,7 +388,7 @@ impl<'a> Worker<'a> {
                 if let Err(e) = work(self) {
                     eprintln!("guest: child {child}: {e:#}");
                 }
-                self.shared.set_grown(child);
+                self.shared.grown(child).set();
                 sleep_for_ever()
             }
             pid => self.shared.set_child(child, pid),

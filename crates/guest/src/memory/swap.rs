@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Swap space: on zram, on a disk, or on a loop device whose file is in memory, also below zswap.
 
+use std::ffi::CString;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
@@ -148,19 +149,12 @@ impl Area {
         let device = File::options().write(true).open(&path).with_context(|| path.clone())?;
         device.write_all_at(&header(bytes / PAGE_BYTES as u64)?, 0).with_context(|| path.clone())?;
         drop(device);
-        let name = std::ffi::CString::new(path.as_str())?;
-        // SAFETY: the path is a C string that outlives the call.
-        let ret = unsafe { libc::swapon(name.as_ptr(), 0) };
-        ensure!(ret == 0, "swapon {path}: {}", io::Error::last_os_error());
-        Ok(())
+        swapon(&path, 0).with_context(|| format!("swapon {path}"))
     }
 
     fn switch_off(&self) -> Result<()> {
         let path = self.device();
-        let name = std::ffi::CString::new(path.as_str())?;
-        // SAFETY: the path is a C string that outlives the call.
-        let ret = unsafe { libc::swapoff(name.as_ptr()) };
-        ensure!(ret == 0, "swapoff {path}: {}", io::Error::last_os_error());
+        swapoff(&path).with_context(|| format!("swapoff {path}"))?;
         if self.zswap.is_some() {
             set_zswap(false)?;
         }
@@ -187,6 +181,26 @@ impl Drop for Area {
             eprintln!("guest: {e:#}");
         }
     }
+}
+
+/// Switches a swap device on, with these flags of swapon(2).
+///
+/// # Errors
+/// Those of swapon(2).
+pub fn swapon(path: &str, flags: libc::c_int) -> io::Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: the path is a C string that outlives the call.
+    if unsafe { libc::swapon(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Switches a swap device off.
+///
+/// # Errors
+/// Those of swapoff(2).
+pub fn swapoff(path: &str) -> io::Result<()> {
+    let path = CString::new(path)?;
+    // SAFETY: the path is a C string that outlives the call.
+    if unsafe { libc::swapoff(path.as_ptr()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 fn set_zswap(on: bool) -> Result<()> {

@@ -9,6 +9,7 @@ use std::{fs, hint, thread};
 use anyhow::{Context as _, Result, bail, ensure};
 use linux::Root;
 use linux::meminfo::MemInfo;
+use protocol::results::Message;
 use rustix::process::Pid;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
@@ -79,7 +80,7 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     };
     // They explain what the daemon did.
     for path in [LOG, HISTORY] {
-        out.out(&fs::read_to_string(path).unwrap_or_default());
+        out.send(&Message::Out(fs::read_to_string(path).unwrap_or_default()));
     }
     ran
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{io, thread};
 
 use anyhow::{Context as _, Result, ensure};
+use protocol::results::{Message, Series};
 use rustix::process::Signal;
 
 use super::arguments::Arguments;
@@ -125,7 +126,7 @@ impl Round {
                 points.push([clock::ms(at), sum as f64]);
             }
             points.push([clock::ms(end), sum as f64]);
-            out.series(what, points);
+            out.send(&Message::Series(Series { what: (*what).to_owned(), points }));
         }
     }
 }
@@ -297,7 +298,7 @@ impl Killer {
             }
             Self::Memreap(daemon) => {
                 daemon.end()?;
-                out.out(&fs::read_to_string(LOG).context(LOG)?);
+                out.send(&Message::Out(fs::read_to_string(LOG).context(LOG)?));
                 Ok(Vec::new())
             }
         }

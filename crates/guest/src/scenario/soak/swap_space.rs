@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Swap devices, one of which is switched off and on, and whether all of their space comes back.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::thread;
@@ -13,6 +12,7 @@ use super::disturbance::Disturbance;
 use super::micros;
 use super::victim::{DEATH_TIMEOUT, within};
 use crate::memory::PAGE_BYTES;
+use crate::memory::swap::{swapoff, swapon};
 use crate::rng::Rng;
 use crate::system::counters;
 
@@ -39,26 +39,15 @@ pub(super) fn second_swap() -> Result<String> {
     Ok(name)
 }
 
-fn device_path(name: &str) -> Result<CString> {
-    Ok(CString::new(format!("/dev/{name}"))?)
-}
-
-/// Switches a swap device off. Returns whether it was on and is off now.
-fn swap_off(path: &CString) -> bool {
-    // SAFETY: the path is a C string that outlives the call.
-    unsafe { libc::swapoff(path.as_ptr()) == 0 }
-}
-
 /// Switches a swap device on and off again.
 pub(super) fn swapper(mut rng: Rng, device: &str) -> Result<Disturbance> {
-    let path = device_path(device)?;
+    let path = format!("/dev/{device}");
     Disturbance::fork(move || {
         thread::sleep(micros(&mut rng, 50_000));
         // It is still on if there was no room elsewhere for what is in it.
-        // SAFETY: the path is a C string that outlives the call.
-        unsafe { libc::swapon(path.as_ptr(), SWAPON_PREFERRED) };
+        let _ = swapon(&path, SWAPON_PREFERRED);
         thread::sleep(micros(&mut rng, 200_000));
-        swap_off(&path)
+        swapoff(&path).is_ok()
     })
 }
 
@@ -87,11 +76,10 @@ pub(super) fn check_swap_is_released() -> Result<Option<(u64, String)>> {
 /// Switches all swap off. That never ends if a slot leaked to which nothing refers.
 pub(super) fn check_swap_comes_back(devices: &[&str]) -> Result<()> {
     const SWAPS: &str = "/proc/swaps";
-    let paths = devices.iter().map(|name| device_path(name)).collect::<Result<Vec<_>>>()?;
     // In another process, which can be given up on.
     let switcher = Disturbance::fork(move || {
         thread::sleep(Duration::from_millis(10));
-        paths.iter().filter(|path| swap_off(path)).count() > 0
+        devices.iter().filter(|name| swapoff(&format!("/dev/{name}")).is_ok()).count() > 0
     })?;
     let used = || fs::read_to_string(SWAPS).context(SWAPS);
     within(DEATH_TIMEOUT, || used().is_ok_and(|text| text.lines().count() == 1))
