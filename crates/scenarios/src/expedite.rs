@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{Guest, Scenario, Sentence, group, higher, lower};
+use crate::{Guest, Scenario, group, higher, lower};
 
 /// Those in which all ways to kill are compared.
 const KILLS: &[&str] = &["free", "cpu-10", "hogs", "nice-19", "stopped", "many"];
@@ -16,7 +16,10 @@ const BACK: &str = "A killed process that may use 10 % of a CPU gives back {ours
 pub const EXPEDITE: Scenario = Scenario {
     name: "expedite",
     about: "killed processes that can hardly run: how fast their memory comes back, and who pays",
-    sentences: &[Sentence { guest: "icount", text: BACK }, Sentence { guest: "multi", text: BACK }],
+    sentences: sentences! {
+        "icount" BACK;
+        "multi" BACK;
+    },
     controls: &[],
     guests: &[Guest { mem_mib: 1024, ..Guest::MULTI }, Guest { mem_mib: 640, ..Guest::ICOUNT }],
     metrics: metrics! {

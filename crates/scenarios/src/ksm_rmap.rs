@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{Guest, Scenario, Sentence, group, lower};
+use crate::{Guest, Scenario, group, lower};
 
 const CASES: &[&str] = &["2000-vmas-2-maps", "2000-vmas-200-maps", "20000-vmas-2-maps", "20000-vmas-200-maps"];
 const OF_20000_VMAS: &[&str] = &["20000-vmas-2-maps", "20000-vmas-200-maps"];
@@ -14,19 +14,14 @@ const FAULT: &str = "first touch of a VMA that joins the anon_vma, while pages a
 pub const KSM_RMAP: Scenario = Scenario {
     name: "ksm-rmap",
     about: "KSM pages in many VMAs are moved and reclaimed: the walks, locks held, faults delayed",
-    sentences: &[
-        Sentence {
-            guest: "icount",
-            text: "To find the 200 places where a page is mapped that KSM has merged takes {ours \
-                   20000-vmas-200-maps/walk} ns instead of {stock 20000-vmas-200-maps/walk}",
-        },
-        Sentence {
-            guest: "multi",
-            text: "While the kernel moves pages that KSM has merged, the first touch of memory beside them takes \
-                   at most {ours 20000-vmas-200-maps/fault-anon-max} ms instead of \
-                   {stock 20000-vmas-200-maps/fault-anon-max}",
-        },
-    ],
+    sentences: sentences! {
+        "icount"
+            "To find the 200 places where a page is mapped that KSM has merged takes {ours 20000-vmas-200-maps/walk} \
+             ns instead of {stock 20000-vmas-200-maps/walk}";
+        "multi"
+            "While the kernel moves pages that KSM has merged, the first touch of memory beside them takes at most \
+             {ours 20000-vmas-200-maps/fault-anon-max} ms instead of {stock 20000-vmas-200-maps/fault-anon-max}";
+    },
     controls: &[],
     guests: &[
         Guest { mem_mib: 768, cmdline: TWO_NODES, ..Guest::MULTI },

@@ -20,6 +20,11 @@ macro_rules! metrics {
     };
 }
 
+/// Sentences, in rows: the guest, the text.
+macro_rules! sentences {
+    ($($guest:literal $text:expr;)*) => { &[$($crate::Sentence { guest: $guest, text: $text }),*] };
+}
+
 mod expedite;
 mod ksm_rmap;
 mod memcg_exit;

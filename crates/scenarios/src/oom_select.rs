@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{ControlKernel, Guest, MANY_CPUS_TIMEOUT, Scenario, Sentence, group, lower};
+use crate::{ControlKernel, Guest, MANY_CPUS_TIMEOUT, Scenario, group, lower};
 
 const ALL: &[&str] =
     &["lognormal-200", "lognormal-2000", "lognormal-10000", "near-equal-2000", "all-cpus-2000", "ascending-2000"];
@@ -8,18 +8,14 @@ const ALL: &[&str] =
 pub const OOM_SELECT: Scenario = Scenario {
     name: "oom-select",
     about: "the OOM killer chooses among many processes: how fast, and the right one?",
-    sentences: &[
-        Sentence {
-            guest: "icount-64",
-            text: "With 64 CPUs, the OOM killer kills a smaller process than the largest in {ours \
-                   victim/misses} of 13 cases made to mislead it, instead of {stock victim/misses}",
-        },
-        Sentence {
-            guest: "icount-16",
-            text: "With 16 CPUs, the OOM killer kills a smaller process than the largest in {ours \
-                   victim/misses} of 13 cases made to mislead it, instead of {stock victim/misses}",
-        },
-    ],
+    sentences: sentences! {
+        "icount-64"
+            "With 64 CPUs, the OOM killer kills a smaller process than the largest in {ours victim/misses} of 13 cases \
+             made to mislead it, instead of {stock victim/misses}";
+        "icount-16"
+            "With 16 CPUs, the OOM killer kills a smaller process than the largest in {ours victim/misses} of 13 cases \
+             made to mislead it, instead of {stock victim/misses}";
+    },
     controls: &[ControlKernel::patch("stock-precise"), ControlKernel::patch("memreap-plain-sums")],
     // The cost of a precise sum and the error of an approximate one depend on the number of CPUs.
     guests: &[

@@ -1,25 +1,21 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{Guest, Scenario, Sentence, group, higher, lower};
+use crate::{Guest, Scenario, group, higher, lower};
 
 const VMAS: &[&str] = &["100-vmas", "1000-vmas", "1-vma"];
 
 pub const REAP: Scenario = Scenario {
     name: "reap",
     about: "512 MiB of a killed process come back: time, lock contention, CPU time",
-    sentences: &[
-        Sentence {
-            guest: "multi",
-            text: "A killed process of 512 MiB gives 90 % of them back after {ours 100-vmas/mrelease-90} ms \
-                   instead of {stock 100-vmas/mrelease-90}, and two CPUs wait for each other at its page tables \
-                   {ours 100-vmas/pte-lock-contended} times instead of {stock 100-vmas/pte-lock-contended}",
-        },
-        Sentence {
-            guest: "icount",
-            text: "A killed process of 128 MiB is gone after {ours 100-vmas/kill-instructions} instructions \
-                   instead of {stock 100-vmas/kill-instructions}",
-        },
-    ],
+    sentences: sentences! {
+        "multi"
+            "A killed process of 512 MiB gives 90 % of them back after {ours 100-vmas/mrelease-90} ms instead of \
+             {stock 100-vmas/mrelease-90}, and two CPUs wait for each other at its page tables {ours \
+             100-vmas/pte-lock-contended} times instead of {stock 100-vmas/pte-lock-contended}";
+        "icount"
+            "A killed process of 128 MiB is gone after {ours 100-vmas/kill-instructions} instructions instead of \
+             {stock 100-vmas/kill-instructions}";
+    },
     controls: &[],
     guests: &[
         Guest { mem_mib: 1536, ..Guest::MULTI },

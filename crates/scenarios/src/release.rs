@@ -1,23 +1,19 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{FIXED_ADDRESSES, Guest, Scenario, Sentence, group, lower};
+use crate::{FIXED_ADDRESSES, Guest, Scenario, group, lower};
 
 pub const RELEASE: Scenario = Scenario {
     name: "release",
     about: "what it costs to free the pages of a process: contiguous, fragmented, soon used again",
-    sentences: &[
-        Sentence {
-            guest: "icount",
-            text: "A killed process of 64 MiB frees them in {ours contiguous/exit-instructions} instructions \
-                   instead of {stock contiguous/exit-instructions} where its pages are neighbours, and in {ours \
-                   single/exit-instructions} instead of {stock single/exit-instructions} where no two are",
-        },
-        Sentence {
-            guest: "multi",
-            text: "CPUs that take 8 MiB and give them back wait for each other {ours \
-                   munmap-8-mib/zone-lock-contended} times instead of {stock munmap-8-mib/zone-lock-contended}",
-        },
-    ],
+    sentences: sentences! {
+        "icount"
+            "A killed process of 64 MiB frees them in {ours contiguous/exit-instructions} instructions instead of \
+             {stock contiguous/exit-instructions} where its pages are neighbours, and in {ours \
+             single/exit-instructions} instead of {stock single/exit-instructions} where no two are";
+        "multi"
+            "CPUs that take 8 MiB and give them back wait for each other {ours munmap-8-mib/zone-lock-contended} times \
+             instead of {stock munmap-8-mib/zone-lock-contended}";
+    },
     controls: &[],
     guests: &[Guest { cmdline: FIXED_ADDRESSES, ..Guest::ICOUNT }, Guest::MULTI],
     metrics: metrics! {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{
-    ControlKernel, FIXED_ADDRESSES, Guest, MANY_CPUS_TIMEOUT, Metric, Scenario, Sentence, group, higher, lower,
-};
+use crate::{ControlKernel, FIXED_ADDRESSES, Guest, MANY_CPUS_TIMEOUT, Metric, Scenario, group, higher, lower};
 
 /// For guests with more CPUs than the host. Each CPU would calibrate its delay loop, which fails when the
 /// host does not run it all the time. `lpj` skips the calibration; the value is rather too high, which only
@@ -19,28 +17,18 @@ const ERRORS: &[Metric] = metrics! {
 pub const RSS_COUNTERS: Scenario = Scenario {
     name: "rss-counters",
     about: "what it costs to count a process's pages, and how far off others see them",
-    sentences: &[
-        Sentence {
-            guest: "icount-64",
-            text: "With 64 CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB \
-                   instead of {stock error-all/stat}",
-        },
-        Sentence {
-            guest: "icount-16",
-            text: "With 16 CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB \
-                   instead of {stock error-all/stat}",
-        },
-        Sentence {
-            guest: "multi",
-            text: "With two CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB \
-                   instead of {stock error-all/stat}",
-        },
-        Sentence {
-            guest: "icount-1",
-            text: "A page fault costs {ours fault/instructions} instructions instead of {stock \
-                   fault/instructions}",
-        },
-    ],
+    sentences: sentences! {
+        "icount-64"
+            "With 64 CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB instead of \
+             {stock error-all/stat}";
+        "icount-16"
+            "With 16 CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB instead of \
+             {stock error-all/stat}";
+        "multi"
+            "With two CPUs, what /proc/PID/stat says of a process is wrong by {ours error-all/stat} MB instead of \
+             {stock error-all/stat}";
+        "icount-1" "A page fault costs {ours fault/instructions} instructions instead of {stock fault/instructions}";
+    },
     // The other topics make page faults and exits cheaper, too.
     controls: &[ControlKernel::patch("memreap-rss-counters")],
     // The error grows with the number of CPUs, so there are guests with few and with many. The CPUs

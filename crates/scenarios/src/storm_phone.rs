@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{ControlKernel, Guest, LONG_TIMEOUT, Metric, Mode, Scenario, Sentence, group, lower};
+use crate::{ControlKernel, Guest, LONG_TIMEOUT, Metric, Mode, Scenario, group, lower};
 
 const METRICS: &[Metric] = metrics! {
     lower "camera-ms" "ms" "time until the camera has touched all of its memory";
@@ -19,12 +19,11 @@ const PHONE: Guest = Guest { cpus: 2, mem_mib: 1536, timeout: LONG_TIMEOUT, ..Gu
 pub const STORM_PHONE: Scenario = Scenario {
     name: "storm-phone",
     about: "a camera needs memory on a phone whose apps are in zram, and a killer like lmkd ends some of them",
-    sentences: &[Sentence {
-        guest: "icount",
-        text: "A camera on a full phone has its 256 MiB after {ours camera-ms} ms instead of {stock \
-               camera-ms}, and {ours late-frames} frames of the application in the foreground are late \
-               instead of {stock late-frames}",
-    }],
+    sentences: sentences! {
+        "icount"
+            "A camera on a full phone has its 256 MiB after {ours camera-ms} ms instead of {stock camera-ms}, and \
+             {ours late-frames} frames of the application in the foreground are late instead of {stock late-frames}";
+    },
     controls: &[],
     // `make demo` begins with it. Two CPUs at once are among the cases: times vary too much there.
     guests: &[PHONE],
@@ -34,23 +33,17 @@ pub const STORM_PHONE: Scenario = Scenario {
 pub const STORM_PHONE_CASES: Scenario = Scenario {
     name: "storm-phone-cases",
     about: "the same with a driver's buffers, slow CPUs, memreap as the killer, and each topic alone",
-    sentences: &[
-        Sentence {
-            guest: "icount-2",
-            text: "A camera on a full phone has 256 buffers of its driver after {ours driver/camera-ms} ms \
-                   instead of {stock driver/camera-ms}",
-        },
-        Sentence {
-            guest: "multi",
-            text: "While a camera takes its memory on a full phone, {ours memory/late-frames} frames of the \
-                   application in the foreground are late instead of {stock memory/late-frames}",
-        },
-        Sentence {
-            guest: "icount-8",
-            text: "A camera on a phone whose background has slow CPUs waits for its memory for {ours \
-                   slow/camera-wait-ms} ms instead of {stock slow/camera-wait-ms}",
-        },
-    ],
+    sentences: sentences! {
+        "icount-2"
+            "A camera on a full phone has 256 buffers of its driver after {ours driver/camera-ms} ms instead of {stock \
+             driver/camera-ms}";
+        "multi"
+            "While a camera takes its memory on a full phone, {ours memory/late-frames} frames of the application in \
+             the foreground are late instead of {stock memory/late-frames}";
+        "icount-8"
+            "A camera on a phone whose background has slow CPUs waits for its memory for {ours slow/camera-wait-ms} ms \
+             instead of {stock slow/camera-wait-ms}";
+    },
     controls: &[
         ControlKernel::changed(
             "memreap-none",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
-use crate::{ControlKernel, Group, Guest, LONG_TIMEOUT, Scenario, Sentence, group, lower};
+use crate::{ControlKernel, Group, Guest, LONG_TIMEOUT, Scenario, group, lower};
 
 const METRICS: &[Group] = metrics! {
     &[
@@ -43,11 +43,11 @@ const ICOUNT: Guest = Guest { mem_mib: 2048, timeout: LONG_TIMEOUT, ..Guest::ICO
 pub const SWAP_BATCH: Scenario = Scenario {
     name: "swap-batch",
     about: "the same as swap-defer, and nothing is deferred",
-    sentences: &[Sentence {
-        guest: "icount",
-        text: "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms \
-               instead of {stock 8x64-65/gone-ms}, though no slot is released later",
-    }],
+    sentences: sentences! {
+        "icount"
+            "Eight killed processes, two thirds of them in swap, are gone after {ours 8x64-65/gone-ms} ms instead of \
+             {stock 8x64-65/gone-ms}, though no slot is released later";
+    },
     controls: &[OFF],
     // With two CPUs, it is an arm of swap-defer.
     guests: &[Guest { cmdline: "memreap.swap_defer=0", ..ICOUNT }],
@@ -57,7 +57,10 @@ pub const SWAP_BATCH: Scenario = Scenario {
 pub const SWAP_DEFER: Scenario = Scenario {
     name: "swap-defer",
     about: "killed processes whose memory is mostly in swap: how fast it comes back, and who waits",
-    sentences: &[Sentence { guest: "icount", text: GONE }, Sentence { guest: "multi", text: GONE }],
+    sentences: sentences! {
+        "icount" GONE;
+        "multi" GONE;
+    },
     // The other topics alone, and slots that are released together, but at once.
     controls: &[OFF, ControlKernel::changed("memreap-batch", "memreap.swap_defer=0")],
     guests: &[

@@ -13,7 +13,7 @@ use crate::system::clock::ms;
 use crate::trace::tracefs;
 
 /// How a process ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ending {
     pub pid: i32,
     /// Its command name when it was signalled, or when it ended.
@@ -56,14 +56,7 @@ pub fn endings(trace: &str, end: u64) -> Result<Vec<Ending>> {
             anyhow::bail!("line {line} of the trace has no process: '{}'", event.fields)
         };
         let i = *by_pid.entry(pid).or_insert_with(|| {
-            endings.push(Ending {
-                pid,
-                name: name.to_owned(),
-                signalled: None,
-                sender: None,
-                killed: false,
-                ended: None,
-            });
+            endings.push(Ending { pid, name: name.to_owned(), ..Ending::default() });
             endings.len() - 1
         });
         let ending = &mut endings[i];

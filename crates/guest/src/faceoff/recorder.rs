@@ -106,6 +106,7 @@ impl Watched {
 }
 
 /// What was recorded.
+#[derive(Default)]
 pub struct Recording {
     /// When the load began and when the recording ended, in nanoseconds on the monotonic clock.
     pub start: u64,
@@ -227,18 +228,7 @@ impl<'a> Recorder<'a> {
             pressure: File::open(PRESSURE).ok(),
             vmstat: File::open(VMSTAT).context(VMSTAT)?,
             buffer,
-            recording: Recording {
-                start: 0,
-                end: 0,
-                samples,
-                usage,
-                swap,
-                over: None,
-                logins: Vec::new(),
-                timed_out: false,
-                total_kib,
-                oom_kills: 0,
-            },
+            recording: Recording { samples, usage, swap, total_kib, ..Recording::default() },
         })
     }
 

@@ -14,7 +14,7 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 use super::mapping::{Mapping, READ_WRITE};
 use super::{PAGE_BYTES, page_at};
 use crate::system::clock;
-use crate::system::counters::cpu_time;
+use crate::system::counters::{cpu_time, number_in};
 
 const SYSFS: &str = "/sys/kernel/mm/ksm";
 /// Every wake-up of ksmd is one full scan, and there is time to stop it between two scans: so a merge always
@@ -116,9 +116,7 @@ pub fn shared() -> Result<(u64, u64)> {
 }
 
 fn number(name: &str) -> Result<u64> {
-    let path = format!("{SYSFS}/{name}");
-    let text = fs::read_to_string(&path).with_context(|| path.clone())?;
-    text.trim_end().parse().with_context(|| format!("{path}: {text:?}"))
+    number_in(&format!("{SYSFS}/{name}"))
 }
 
 fn set(name: &str, value: &str) -> Result<()> {

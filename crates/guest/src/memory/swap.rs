@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 use super::PAGE_BYTES;
-use crate::system::counters::{value, vmstat};
+use crate::system::counters::{number_in, value, vmstat};
 
 const ZRAM: &str = "zram0";
 const LOOP: &str = "/dev/loop0";
@@ -123,9 +123,7 @@ impl Area {
     /// When there is no such disk, or swapon(2) fails.
     pub fn on_disk(name: &'static str) -> Result<Self> {
         const SECTOR_BYTES: u64 = 512;
-        let path = format!("/sys/block/{name}/size");
-        let text = fs::read_to_string(&path).context(path)?;
-        let sectors: u64 = text.trim_end().parse().with_context(|| format!("size of {name}: {text}"))?;
+        let sectors = number_in(&format!("/sys/block/{name}/size"))?;
         let area = Self { kind: Kind::Disk(name), zswap: None };
         area.switch_on(sectors * SECTOR_BYTES)?;
         Ok(area)

@@ -65,8 +65,10 @@ const LINGER: Duration = Duration::from_millis(5);
 
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let icount = args.icount();
-    let cpus = Cpus::pin()?;
-    ensure!(icount || cpus.killer != cpus.victim, "needs two CPUs");
+    // The killer is on the first CPU, the victim on the last.
+    let cpus = thread::available_parallelism().context("number of CPUs")?.get();
+    sched::pin(0)?;
+    ensure!(icount || cpus > 1, "needs two CPUs");
     let mib = MIB[usize::from(icount)];
     let free = free_memory::free();
     ensure!(
@@ -85,7 +87,7 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
 
 /// Measures the milliseconds from the kill until process_mrelease(2) has returned in all threads, with one
 /// thread and with two, while the victim is throttled.
-fn throttled(layout: Layout, rounds: u32, cpus: Cpus, out: &mut Reporter) -> Result<()> {
+fn throttled(layout: Layout, rounds: u32, cpus: usize, out: &mut Reporter) -> Result<()> {
     // With one CPU only one thread can release its memory.
     let metrics = THROTTLED_METRICS.map(|name| metric_name(THROTTLED, name));
     let metrics: Vec<String> = metrics.into_iter().filter(|name| out.expects(name)).collect();
@@ -103,10 +105,10 @@ fn throttled(layout: Layout, rounds: u32, cpus: Cpus, out: &mut Reporter) -> Res
 }
 
 /// One round of [`throttled`], in milliseconds; [`Lost`] if the victim was not throttled.
-fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<f64> {
+fn release_throttled(layout: Layout, cpus: usize, helpers: usize) -> Result<f64> {
     let group = TemporaryCgroup::new("reap", "cpu")?;
     // It uses up its CPU time until it is killed, or it would have some left to begin its exit with.
-    let victim = Victim::spawn_to(layout, cpus.killer..cpus.victim + 1, || {
+    let victim = Victim::spawn_to(layout, 0..cpus, || {
         loop {
             std::hint::spin_loop();
         }
@@ -130,7 +132,7 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<f64> 
         let helpers: Vec<_> = (0..helpers)
             .map(|_| {
                 scope.spawn(|| {
-                    sched::pin(cpus.victim)?;
+                    sched::pin(cpus - 1)?;
                     while !go.load(Ordering::Acquire) {
                         thread::sleep(POLL_INTERVAL);
                     }
@@ -163,22 +165,6 @@ fn release_throttled(layout: Layout, cpus: Cpus, helpers: usize) -> Result<f64> 
     victim.wait_until_dead().context("wait for the victim")?;
     victim.reap().context("reap the victim")?;
     Ok(took)
-}
-
-/// The CPUs on which the killer and the victim run.
-#[derive(Clone, Copy)]
-struct Cpus {
-    killer: usize,
-    victim: usize,
-}
-
-impl Cpus {
-    /// The killer is on the first CPU, the victim on the last. Pins the caller to the first.
-    fn pin() -> Result<Self> {
-        let last = thread::available_parallelism().context("number of CPUs")?.get() - 1;
-        sched::pin(0)?;
-        Ok(Self { killer: 0, victim: last })
-    }
 }
 
 /// How a victim is killed.
@@ -222,22 +208,6 @@ struct Kill {
     released: Vec<Released>,
 }
 
-impl Kill {
-    fn too_late(&self) -> bool {
-        self.released.iter().any(|r| r.too_late)
-    }
-
-    /// How often process_mrelease returned EAGAIN.
-    fn again(&self) -> u32 {
-        self.released.iter().map(|r| r.again).sum()
-    }
-
-    /// CPU time of the reaping threads in nanoseconds.
-    fn cpu(&self) -> u64 {
-        self.released.iter().map(|r| r.cpu).sum()
-    }
-}
-
 /// What a kill cost.
 struct Cost {
     kill: Kill,
@@ -258,7 +228,7 @@ struct Timed {
 /// One case.
 struct Run {
     case: &'static str,
-    cpus: Cpus,
+    cpus: usize,
     layout: Layout,
 }
 
@@ -338,10 +308,12 @@ impl Run {
         let what = metric_name(self.case, method.name());
         let tried = until_complete(&what, TRIES, out, |out| {
             let (Cost { kill, .. }, result) = round()?;
-            if kill.again() > 0 {
-                out.note(&format!("{what}: process_mrelease returned EAGAIN {} times", kill.again()));
+            let again: u32 = kill.released.iter().map(|r| r.again).sum();
+            if again > 0 {
+                out.note(&format!("{what}: process_mrelease returned EAGAIN {again} times"));
             }
-            ensure!(!kill.too_late(), Lost("a reaper found the victim past exit_mm (ESRCH)".to_owned()));
+            let too_late = kill.released.iter().any(|r| r.too_late);
+            ensure!(!too_late, Lost("a reaper found the victim past exit_mm (ESRCH)".to_owned()));
             Ok(result)
         });
         tried.with_context(|| format!("method {}", method.name()))
@@ -382,13 +354,13 @@ impl Run {
         method: Method,
         observe: impl FnOnce(&mut dyn FnMut() -> Result<Kill>) -> Result<(Kill, T)>,
     ) -> Result<(Cost, T)> {
-        let victim = Victim::spawn(self.layout, self.cpus.killer..self.cpus.victim + 1)?;
+        let victim = Victim::spawn(self.layout, 0..self.cpus)?;
         let before = free_memory::settled()?;
         let cpu_before = victim.cpu_time()?;
         let (kill, observed) = observe(&mut || self.kill(&victim, method))?;
         let after = free_memory::settled()?;
         // The zombie has left its CPU, so its CPU time is complete.
-        let cpu = victim.cpu_time()? - cpu_before + kill.cpu();
+        let cpu = victim.cpu_time()? - cpu_before + kill.released.iter().map(|r| r.cpu).sum::<u64>();
         victim.reap().context("reap the victim")?;
         Ok((Cost { kill, cpu, free: (before, after) }, observed))
     }
@@ -424,7 +396,7 @@ impl Run {
     /// The second thread in process_mrelease, on the victim's CPU. It repeats the call from before the kill
     /// on: once the victim wakes up on this CPU, a thread that is not in the kernel yet comes too late.
     fn second_reaper(&self, victim: &Victim, ready: &AtomicBool, over: &AtomicBool) -> Result<Option<Released>> {
-        sched::pin(self.cpus.victim)?;
+        sched::pin(self.cpus - 1)?;
         while !over.load(Ordering::Acquire) {
             if let Some(released) = victim.mrelease()? {
                 return Ok(Some(released));

@@ -9,6 +9,8 @@ use std::{io, process, thread};
 use anyhow::{Context as _, Result};
 use rustix::process::Pid;
 
+use super::counters::number_in;
+
 const ROOT: &str = "/sys/fs/cgroup";
 
 /// A cgroup. It stays when this is dropped.
@@ -77,8 +79,7 @@ impl Cgroup {
     /// # Errors
     /// When there is no such file, or it holds something else.
     pub fn number(&self, file: &str) -> Result<u64> {
-        let text = self.get(file)?;
-        text.trim_end().parse().with_context(|| format!("{}: {text}", self.file(file)))
+        number_in(&self.file(file))
     }
 
     /// Opens one of the cgroup's files for reading.

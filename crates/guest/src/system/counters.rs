@@ -18,6 +18,15 @@ pub fn cpu_time(schedstat: &str) -> Option<u64> {
     schedstat.split_whitespace().next()?.parse().ok()
 }
 
+/// Reads the only number in a file.
+///
+/// # Errors
+/// When it cannot be read, or holds something else.
+pub fn number_in(path: &str) -> Result<u64> {
+    let text = fs::read_to_string(path).with_context(|| path.to_owned())?;
+    text.trim_end().parse().with_context(|| format!("{path}: {text:?}"))
+}
+
 /// Reads a number in /proc/meminfo, in KiB: "MemFree:".
 ///
 /// # Errors
