@@ -12,7 +12,7 @@ use super::frames::{self, Frame};
 use super::levels;
 use super::load::Load;
 use super::login;
-use super::process::{self, Process, has_ended};
+use super::process::{Process, has_ended};
 use super::recorder::{self, EndCondition, Recording, Watched};
 use crate::system::clock::ms;
 use crate::trace::tracefs::Trace;
@@ -50,7 +50,8 @@ impl Measurement {
         })?;
         let foreground = load.foreground().unwrap_or(&desktop.processes[0]);
         let frames = foreground.shared.frames(recording.end);
-        let deaths = deaths::identify(deaths::endings(&text, recording.end)?, &process::by_pid(all()));
+        let known = all().flat_map(|process| process.pids.iter().map(|&pid| (pid, process.who))).collect();
+        let deaths = deaths::identify(deaths::endings(&text, recording.end)?, &known);
         let start = recording.start;
         let since_start = |at: u64| (at as f64 - start as f64) / 1e6;
         let (longest_stall_ms, total_stall_ms) = frames::stalls(&frames::between(&frames, start, recording.end));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A process of the face-off: this binary with a workload, as a user's process in a cgroup of its own.
 
-use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
@@ -93,11 +92,6 @@ impl Process {
         let pids = [pid].into_iter().chain(shared.children()).collect();
         Ok(Self { who: spec.who, cgroup: Cgroup::clone(cgroup), shared, pidfd, pids })
     }
-}
-
-/// What each PID is.
-pub fn by_pid<'a>(processes: impl Iterator<Item = &'a Process>) -> BTreeMap<i32, Who> {
-    processes.flat_map(|process| process.pids.iter().map(|&pid| (pid, process.who))).collect()
 }
 
 /// Opens a pidfd.

@@ -300,11 +300,6 @@ impl MergedPages {
         Ok(merged)
     }
 
-    /// Returns one address of each page.
-    pub fn addresses(&self) -> Vec<usize> {
-        (0..self.shape.pages).map(|page| self.address(page, 0)).collect()
-    }
-
     /// The address at which a page is mapped for the `map`th time.
     pub fn address(&self, page: usize, map: usize) -> usize {
         self.area.address(self.shape.place(page, map))

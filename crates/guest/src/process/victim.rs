@@ -105,15 +105,6 @@ impl Victim {
         self.pidfd.send_signal(Signal::KILL)
     }
 
-    /// Sends SIGKILL, and has the kernel free the memory at once. A kernel that cannot do that
-    /// ([`linux::pidfd::expedite_supported`]) sends nothing.
-    ///
-    /// # Errors
-    /// Those of pidfd_send_signal(2).
-    pub fn kill_expedited(&self) -> linux::Result<()> {
-        self.pidfd.kill_expedited()
-    }
-
     /// Releases its memory in the caller's context ([`mrelease`]).
     ///
     /// # Errors
@@ -313,7 +304,7 @@ mod tests {
     #[test]
     fn a_kill_is_expedited_or_not_sent() {
         let victim = Victim::spawn(Layout { pages: 10, vmas: 1 }, 0..1).unwrap();
-        match victim.kill_expedited() {
+        match victim.pidfd.kill_expedited() {
             Ok(()) => assert!(expedite_supported()),
             Err(e) => {
                 assert_eq!((e.raw_os_error(), expedite_supported()), (Some(libc::EINVAL), false));

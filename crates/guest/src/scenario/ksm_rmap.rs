@@ -359,7 +359,7 @@ struct Mover {
 impl Mover {
     /// Moves all pages to the first node.
     fn new(merged: &MergedPages) -> Result<Self> {
-        let addresses = merged.addresses();
+        let addresses: Vec<usize> = (0..merged.shape.pages).map(|page| merged.address(page, 0)).collect();
         ksm::move_to(0, &addresses)?;
         Ok(Self { pages: addresses.into_iter().map(|address| (address, 0)).collect() })
     }

@@ -42,7 +42,7 @@ struct Case {
     /// Whether the camera takes buffers that the kernel allocates, from the heap that cameras and displays use.
     /// Otherwise it takes memory of its own.
     buffers: bool,
-    /// Whether `memreap daemon` kills; otherwise [`Lmkd`].
+    /// Whether `memreap daemon` kills; otherwise [`Killer::Lmkd`].
     daemon: bool,
     /// Whether applications have half of the CPUs, which are slow, as those in the background of a phone.
     slow: bool,
@@ -274,50 +274,17 @@ impl BufferHeap {
 
 /// Kills applications while memory is short.
 enum Killer {
-    Lmkd(Lmkd),
+    /// The last one started first, as Android's low-memory killer does: the signal, then the victim leaves the slow
+    /// CPUs, then process_mrelease(2).
+    Lmkd(Child, Board),
     Memreap(Daemon),
 }
 
 impl Killer {
     fn start(daemon: bool, apps: &Victims) -> Result<Self> {
-        Ok(if daemon { Self::Memreap(Daemon::start(&[], "")?) } else { Self::Lmkd(Lmkd::start(apps)?) })
-    }
-
-    fn begin(&self) {
-        if let Self::Lmkd(lmkd) = self {
-            lmkd.board.set(GO, 1);
+        if daemon {
+            return Ok(Self::Memreap(Daemon::start(&[], "")?));
         }
-    }
-
-    /// Returns the times of its kills on the monotonic clock, in nanoseconds, if they are known.
-    fn end(self, out: &mut Reporter) -> Result<Vec<u64>> {
-        match self {
-            Self::Lmkd(lmkd) => {
-                ensure!(!lmkd.child.has_ended()?, "the killer ended; the console says why");
-                Ok(lmkd.kill_times())
-            }
-            Self::Memreap(daemon) => {
-                daemon.end()?;
-                out.send(&Message::Out(fs::read_to_string(LOG).context(LOG)?));
-                Ok(Vec::new())
-            }
-        }
-    }
-}
-
-/// Kills applications, the last one started first, as Android's low-memory killer does: the signal, then the
-/// victim leaves the slow CPUs, then process_mrelease(2).
-struct Lmkd {
-    child: Child,
-    board: Board,
-}
-
-impl Lmkd {
-    fn kill_times(&self) -> Vec<u64> {
-        (0..self.board.get(KILLS) as usize).map(|i| self.board.get(KILL_TIMES + i)).collect()
-    }
-
-    fn start(apps: &Victims) -> Result<Self> {
         let board = Board::new(KILL_TIMES + APPS)?;
         let child = Child::fork(|| {
             sched::set_policy(libc::SCHED_FIFO, 1).context("SCHED_FIFO")?;
@@ -338,7 +305,28 @@ impl Lmkd {
             }
             sleep_for_ever()
         })?;
-        Ok(Self { child, board })
+        Ok(Self::Lmkd(child, board))
+    }
+
+    fn begin(&self) {
+        if let Self::Lmkd(_, board) = self {
+            board.set(GO, 1);
+        }
+    }
+
+    /// Returns the times of its kills on the monotonic clock, in nanoseconds, if they are known.
+    fn end(self, out: &mut Reporter) -> Result<Vec<u64>> {
+        match self {
+            Self::Lmkd(child, board) => {
+                ensure!(!child.has_ended()?, "the killer ended; the console says why");
+                Ok((0..board.get(KILLS) as usize).map(|i| board.get(KILL_TIMES + i)).collect())
+            }
+            Self::Memreap(daemon) => {
+                daemon.end()?;
+                out.send(&Message::Out(fs::read_to_string(LOG).context(LOG)?));
+                Ok(Vec::new())
+            }
+        }
     }
 }
 

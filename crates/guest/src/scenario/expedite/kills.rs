@@ -379,7 +379,7 @@ impl Run {
         let start = clock::now();
         match method {
             Method::Kill | Method::Unpaced if self.expedites => {
-                victims.iter().try_for_each(Victim::kill_expedited).context("expedited kill")?;
+                victims.iter().try_for_each(|victim| victim.pidfd().kill_expedited())?;
             }
             Method::Kill | Method::Unpaced => victims.iter().try_for_each(Victim::kill).context("kill")?,
             Method::Cgroup => {

@@ -94,7 +94,7 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
     clock::sleep_until(at)?;
     let mut freed = false;
     if expedites {
-        victim.kill_expedited().context("expedited kill")?;
+        victim.pidfd().kill_expedited()?;
     } else {
         victim.kill().context("kill")?;
         freed = victim.mrelease()?.is_some_and(|released| !released.too_late);
