@@ -77,7 +77,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this one's, and by its contract no reference into it is left. A failure leaves it mapped.
+        // SAFETY: the mapping is this one's, and by its contract no reference into it is left. A failure leaves it
+        // mapped.
         let _ = unsafe { munmap(self.at.cast(), self.bytes) };
     }
 }

@@ -118,7 +118,7 @@ impl Victim {
     /// # Errors
     /// Those of sched_setscheduler(2) and sched_setaffinity(2).
     pub fn set_free(&self, cpus: usize) -> Result<()> {
-        sched::set_policy_of(self.pid().as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
+        linux::sched::set_policy(self.pid().as_raw_pid(), libc::SCHED_OTHER, 0).context("SCHED_OTHER")?;
         let mut all = CpuSet::new();
         (0..cpus).for_each(|cpu| all.set(cpu));
         rustix::thread::sched_setaffinity(Some(self.pid()), &all).context("let a victim run on all CPUs")

@@ -28,19 +28,18 @@ struct Case {
     vmas: usize,
     /// How often a page is mapped.
     maps: usize,
-    /// MergeCost pages with two CPUs, and on one with `icount`. There are few where one walk of the stock
-    /// kernel takes a good part of a second.
-    pages: [usize; 2],
+    /// Merged pages. There are few where one walk of the stock kernel takes a good part of a second.
+    pages: usize,
     /// Page faults by reads of a page that is being migrated, with two CPUs. If 0, no page faults are timed
     /// at all.
     reads: usize,
 }
 
 const CASES: [Case; 4] = [
-    Case { name: "2000-vmas-2-maps", vmas: 2000, maps: 2, pages: [8, 8], reads: 0 },
-    Case { name: "2000-vmas-200-maps", vmas: 2000, maps: 200, pages: [2, 2], reads: 0 },
-    Case { name: "20000-vmas-2-maps", vmas: 20_000, maps: 2, pages: [8, 8], reads: 200 },
-    Case { name: "20000-vmas-200-maps", vmas: 20_000, maps: 200, pages: [1, 1], reads: 6 },
+    Case { name: "2000-vmas-2-maps", vmas: 2000, maps: 2, pages: 8, reads: 0 },
+    Case { name: "2000-vmas-200-maps", vmas: 2000, maps: 200, pages: 2, reads: 0 },
+    Case { name: "20000-vmas-2-maps", vmas: 20_000, maps: 2, pages: 8, reads: 200 },
+    Case { name: "20000-vmas-200-maps", vmas: 20_000, maps: 200, pages: 1, reads: 6 },
 ];
 /// The page faults that are timed, and their metrics.
 const TOUCHES: [Metric<[f64]>; 2] = [("fault-anon-p50", middle), ("fault-anon-max", longest)];
@@ -111,12 +110,6 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     Ok(())
 }
 
-impl Case {
-    fn shape(&self, icount: bool) -> Shape {
-        Shape { vmas: self.vmas, pages: self.pages[usize::from(icount)], maps: self.maps }
-    }
-}
-
 /// Measures what ksmd spends on a page, from its first scan until it is merged, and when that is repeated.
 fn merge_cost(ksm: &Ksm, out: &mut Reporter) -> Result<()> {
     let area = Area::new(MERGE_PAGES)?;
@@ -154,7 +147,8 @@ impl Run<'_> {
     /// Measures everything, and returns the time of a walk.
     fn all(&self, content: u64, out: &mut Reporter) -> Result<f64> {
         out.progress(&format!("{}: layout", self.case.name));
-        let merged = MergedPages::new(self.case.shape(self.icount), self.ksm, content)?;
+        let &Case { vmas, pages, maps, .. } = self.case;
+        let merged = MergedPages::new(Shape { vmas, pages, maps }, self.ksm, content)?;
         let mut mover = Mover::new(&merged)?;
 
         let walks = self.walks("walk", &WalkTrace::of_times()?, &mut mover, out)?;
@@ -450,9 +444,7 @@ mod tests {
     #[test]
     fn every_page_fits() {
         for case in &CASES {
-            for pages in case.pages {
-                assert!(pages * case.maps <= case.vmas, "{}", case.name);
-            }
+            assert!(case.pages * case.maps <= case.vmas, "{}", case.name);
             assert_eq!(case.name, format!("{}-vmas-{}-maps", case.vmas, case.maps));
         }
         // The case with fewer VMAs comes first, because growth is measured from there.

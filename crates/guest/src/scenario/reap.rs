@@ -178,27 +178,12 @@ enum Method {
     Mrelease2,
 }
 
-impl Method {
-    const ALL: [Self; 3] = [Self::Kill, Self::Mrelease, Self::Mrelease2];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Mrelease => "mrelease",
-            Self::Mrelease2 => "mrelease2",
-        }
-    }
-
-    /// The metrics of its times.
-    fn times(self) -> [Metric<Timed>; 2] {
-        let [back, cpu] = match self {
-            Self::Kill => ["kill-90", "kill-cpu"],
-            Self::Mrelease => ["mrelease-90", "mrelease-cpu"],
-            Self::Mrelease2 => ["mrelease2-90", "mrelease2-cpu"],
-        };
-        [(back, |timed| timed.back), (cpu, |timed| timed.cpu)]
-    }
-}
+/// The methods, their names, and the metrics of their times.
+const METHODS: [(Method, &str, [Metric<Timed>; 2]); 3] = [
+    (Method::Kill, "kill", [("kill-90", |timed| timed.back), ("kill-cpu", |timed| timed.cpu)]),
+    (Method::Mrelease, "mrelease", [("mrelease-90", |timed| timed.back), ("mrelease-cpu", |timed| timed.cpu)]),
+    (Method::Mrelease2, "mrelease2", [("mrelease2-90", |timed| timed.back), ("mrelease2-cpu", |timed| timed.cpu)]),
+];
 
 /// One kill, from the signal to the victim's end.
 struct Kill {
@@ -238,13 +223,13 @@ impl Run {
         let _short = ShortFreeLists::set()?;
         let mut rounds: [Vec<Timed>; 3] = Default::default();
         for round in 1..=ROUNDS {
-            for (method, rounds) in Method::ALL.into_iter().zip(&mut rounds) {
-                out.progress(&format!("{}: {}, round {round}", self.case, method.name()));
-                rounds.push(self.in_time(out, method, || self.timed(method))?);
+            for ((method, name, _), rounds) in METHODS.into_iter().zip(&mut rounds) {
+                out.progress(&format!("{}: {name}, round {round}", self.case));
+                rounds.push(self.in_time(out, name, || self.timed(method))?);
             }
         }
-        for (method, rounds) in Method::ALL.into_iter().zip(&rounds) {
-            report_medians(out, self.case, &method.times(), rounds);
+        for ((.., metrics), rounds) in METHODS.iter().zip(&rounds) {
+            report_medians(out, self.case, metrics, rounds);
         }
         Ok(())
     }
@@ -256,7 +241,7 @@ impl Run {
         for round in 1..=TRACE_ROUNDS {
             out.progress(&format!("{}: locks, round {round}", self.case));
             let round = || self.cost(Method::Mrelease, |work| trace.record(work));
-            rounds.push(self.in_time(out, Method::Mrelease, round)?);
+            rounds.push(self.in_time(out, "mrelease", round)?);
         }
         for (kind, contended, wait) in LOCKS {
             let of = |f: fn((usize, u64)) -> f64| median(rounds.iter().map(|r: &Recording| f(r.contended(kind))));
@@ -285,15 +270,16 @@ impl Run {
 
     /// Measures CPU time with `icount`, where a nanosecond is an instruction.
     fn instructions(&self, out: &mut Reporter) -> Result<()> {
-        let counted = [(Method::Kill, "kill-instructions"), (Method::Mrelease, "mrelease-instructions")];
-        for (method, metric) in counted {
-            out.progress(&format!("{}: {}", self.case, method.name()));
+        let counted =
+            [(Method::Kill, "kill", "kill-instructions"), (Method::Mrelease, "mrelease", "mrelease-instructions")];
+        for (method, name, metric) in counted {
+            out.progress(&format!("{}: {name}", self.case));
             let round = || {
                 let (cost, ()) = self.cost(method, |work| Ok((work()?, ())))?;
                 let cpu = cost.cpu as f64;
                 Ok((cost, cpu))
             };
-            let instructions = self.in_time(out, method, round)?;
+            let instructions = self.in_time(out, name, round)?;
             self.sample(out, metric, instructions);
         }
         Ok(())
@@ -304,8 +290,8 @@ impl Run {
     }
 
     /// Repeats a round until no reaper came too late and no event was lost.
-    fn in_time<T>(&self, out: &mut Reporter, method: Method, round: impl Fn() -> Result<(Cost, T)>) -> Result<T> {
-        let what = metric_name(self.case, method.name());
+    fn in_time<T>(&self, out: &mut Reporter, method: &str, round: impl Fn() -> Result<(Cost, T)>) -> Result<T> {
+        let what = metric_name(self.case, method);
         let tried = until_complete(&what, TRIES, out, |out| {
             let (Cost { kill, .. }, result) = round()?;
             let again: u32 = kill.released.iter().map(|r| r.again).sum();
@@ -316,7 +302,7 @@ impl Run {
             ensure!(!too_late, Lost("a reaper found the victim past exit_mm (ESRCH)".to_owned()));
             Ok(result)
         });
-        tried.with_context(|| format!("method {}", method.name()))
+        tried.with_context(|| format!("method {method}"))
     }
 
     /// One timed round.

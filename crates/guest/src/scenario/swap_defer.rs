@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Scenarios `swap-batch` and `swap-defer`: processes whose memory is mostly in swap are killed, all at once. How long until
-//! they are gone, until their memory and their swap space are free, and what does that cost? For how long is
-//! a page table locked, how much swap space waits to be released, and how much slower do other processes
-//! get?
+//! Scenarios `swap-batch` and `swap-defer`: processes whose memory is mostly in swap are killed, all at once. How long
+//! until they are gone, until their memory and their swap space are free, and what does that cost? For how long is a
+//! page table locked, how much swap space waits to be released, and how much slower do other processes get?
 //!
 //! What comes back is watched in rounds of their own, page table locks and the others' work in others: each of these
 //! would change the rest. Both scenarios are the same; kernel parameters make the difference.
@@ -273,8 +272,8 @@ impl Run {
         })
     }
 
-    /// Sleeps until `all` bytes of swap are free, except for what the CPUs keep, and zram uses no more than `zram`, or until
-    /// the timeout: a slot may be free before what is in it.
+    /// Sleeps until `all` bytes of swap are free, except for what the CPUs keep, and zram uses no more than `zram`, or
+    /// until the timeout: a slot may be free before what is in it.
     fn wait_for_swap(&self, sampler: &Sampler, all: u64, zram: u64) -> Result<()> {
         let kept = (SLOTS_PER_CPU * self.cpus * PAGE_BYTES) as u64;
         let is_back = |now: Sample| now.swap + kept >= all && now.zram <= zram + kept;

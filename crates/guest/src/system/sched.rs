@@ -11,15 +11,7 @@ use rustix::thread::CpuSet;
 /// # Errors
 /// Those of sched_setscheduler(2).
 pub fn set_policy(policy: i32, priority: i32) -> io::Result<()> {
-    set_policy_of(0, policy, priority)
-}
-
-/// Sets a thread's scheduling policy; `tid` 0 is the calling thread.
-///
-/// # Errors
-/// Those of sched_setscheduler(2).
-pub fn set_policy_of(tid: i32, policy: i32, priority: i32) -> io::Result<()> {
-    Ok(linux::sched::set_policy(tid, policy, priority)?)
+    Ok(linux::sched::set_policy(0, policy, priority)?)
 }
 
 /// Restricts the calling thread to one CPU.

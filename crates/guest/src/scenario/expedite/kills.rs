@@ -215,8 +215,10 @@ pub(super) struct Run {
     case: &'static Case,
     cpus: usize,
     expedites: bool,
-    /// Index of what differs: 0 with two CPUs, 1 with `icount`.
-    mode: usize,
+    /// What differs with two CPUs and with `icount`, as in [`Case`].
+    mib: usize,
+    window: Duration,
+    rounds: u32,
     hogs: Hogs,
     limit: Option<Limit>,
 }
@@ -224,31 +226,27 @@ pub(super) struct Run {
 impl Run {
     pub(super) fn new(case: &'static Case, cpus: usize, expedites: bool, icount: bool) -> Result<Self> {
         let mode = usize::from(icount);
+        let (mib, window, rounds) = (case.mib[mode], case.window[mode], case.rounds[mode]);
         let hogs = Hogs::start(case.hogs[mode])?;
         let limit = case.limited.then(Limit::new).transpose()?;
-        let run = Self { case, cpus, expedites, mode, hogs, limit };
+        let run = Self { case, cpus, expedites, mib, window, rounds, hogs, limit };
         let free = free_memory::free();
         ensure!(
             free >= run.bytes() + HEADROOM_BYTES,
-            "{} MiB free are too few for {} MiB of victims; give the guest more memory",
-            free >> 20,
-            run.mib()
+            "{} MiB free are too few for {mib} MiB of victims; give the guest more memory",
+            free >> 20
         );
         Ok(run)
     }
 
-    fn mib(&self) -> usize {
-        self.case.mib[self.mode]
-    }
-
     /// Whether there are hogs, whose work is counted.
     fn has_hogs(&self) -> bool {
-        !self.window().is_zero()
+        !self.window.is_zero()
     }
 
     /// Memory of all victims together.
     fn bytes(&self) -> u64 {
-        (self.mib() as u64) << 20
+        (self.mib as u64) << 20
     }
 
     /// The bytes that must come back at least.
@@ -257,20 +255,20 @@ impl Run {
     }
 
     fn layout(&self) -> Layout {
-        Layout { pages: (self.mib() << 20) / PAGE_BYTES / self.case.victims, vmas: VMAS }
+        Layout { pages: (self.mib << 20) / PAGE_BYTES / self.case.victims, vmas: VMAS }
     }
 
     /// Runs all rounds of all methods, reports them, and returns the rates.
     pub(super) fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
-        let count = self.case.rounds[self.mode];
         let of_case = |(name, _): &Metric<Round>| metric_name(self.case.name, name);
         let methods = Method::ALL.into_iter().filter(|method| out.expects(&of_case(&method.metrics()[0])));
         let mut measured: Vec<(Method, Vec<Round>)> = methods.map(|method| (method, Vec::new())).collect();
-        for round in 0..count {
+        for round in 0..self.rounds {
             for (method, rounds) in &mut measured {
                 out.progress(&format!("{}: {}, round {}", self.case.name, method.name(), round + 1));
                 let place = metric_name(self.case.name, method.name());
-                let round = until_complete(&place, TRIES, out, |out| self.round(*method, phase(round, count), out));
+                let phase = phase(round, self.rounds);
+                let round = until_complete(&place, TRIES, out, |out| self.round(*method, phase, out));
                 rounds.push(round.with_context(|| format!("method {}", method.name()))?);
             }
         }
@@ -312,7 +310,7 @@ impl Run {
             victim.reap().context("reap a victim")?;
         }
         let took = self.time_to_return(&kill, before, after, &readings)?;
-        if self.has_hogs() && took > self.window().as_nanos() as f64 {
+        if self.has_hogs() && took > self.window.as_nanos() as f64 {
             out.note(&format!(
                 "{}/{}: took {:.0} ms, longer than the hogs' work was counted",
                 self.case.name,
@@ -333,7 +331,7 @@ impl Run {
             freed >= self.min_freed(),
             "only {:.1} MiB of {} MiB came back",
             freed as f64 / f64::from(1 << 20),
-            self.mib()
+            self.mib
         );
         took(readings, kill.start, before, after).context("90 % of the memory did not come back")
     }
@@ -354,10 +352,6 @@ impl Run {
             victim.stop().context("stop the victim")?;
         }
         Ok(victim)
-    }
-
-    fn window(&self) -> Duration {
-        self.case.window[self.mode]
     }
 
     /// Kills all victims, and waits until they are dead.
@@ -399,7 +393,7 @@ impl Run {
             Method::Memreap => command = Some(memreap(victims)?),
         }
         let foreground = match self.has_hogs() {
-            true => foreground(&self.hogs, start, work, self.window())?,
+            true => foreground(&self.hogs, start, work, self.window)?,
             false => 0.0,
         };
         let wait = clock::ms(self.hogs.take_longest_gap());
