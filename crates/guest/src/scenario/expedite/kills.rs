@@ -141,42 +141,27 @@ pub(super) enum Method {
     Unpaced,
 }
 
+/// The methods in the order in which they are measured, with their names and their metrics, of which a case has the
+/// rate and maybe others.
+const METHODS: [(Method, &str, &[Metric<Round>]); 7] = [
+    (
+        Method::Kill,
+        "kill",
+        &[("kill-rate", |r| r.rate), ("kill-foreground", |r| r.foreground), ("kill-longest-wait", |r| r.wait)],
+    ),
+    (Method::Plain, "plain", &[("plain-rate", |r| r.rate), ("plain-foreground", |r| r.foreground)]),
+    (Method::Memreap, "memreap", &[("memreap-rate", |r| r.rate), ("memreap-foreground", |r| r.foreground)]),
+    (Method::Mrelease, "mrelease", &[("mrelease-rate", |r| r.rate), ("mrelease-foreground", |r| r.foreground)]),
+    (Method::Cgroup, "cgroup", &[("cgroup-rate", |r| r.rate)]),
+    (Method::Size, "size", &[("size-rate", |r| r.rate)]),
+    (
+        Method::Unpaced,
+        "unpaced",
+        &[("unpaced-rate", |r| r.rate), ("unpaced-foreground", |r| r.foreground), ("unpaced-longest-wait", |r| r.wait)],
+    ),
+];
+
 impl Method {
-    /// In the order in which they are measured.
-    const ALL: [Self; 7] =
-        [Self::Kill, Self::Plain, Self::Memreap, Self::Mrelease, Self::Cgroup, Self::Size, Self::Unpaced];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Kill => "kill",
-            Self::Plain => "plain",
-            Self::Mrelease => "mrelease",
-            Self::Memreap => "memreap",
-            Self::Cgroup => "cgroup",
-            Self::Size => "size",
-            Self::Unpaced => "unpaced",
-        }
-    }
-
-    /// Its metrics, of which a case has the rate and maybe others.
-    fn metrics(self) -> &'static [Metric<Round>] {
-        match self {
-            Self::Kill => {
-                &[("kill-rate", |r| r.rate), ("kill-foreground", |r| r.foreground), ("kill-longest-wait", |r| r.wait)]
-            }
-            Self::Plain => &[("plain-rate", |r| r.rate), ("plain-foreground", |r| r.foreground)],
-            Self::Mrelease => &[("mrelease-rate", |r| r.rate), ("mrelease-foreground", |r| r.foreground)],
-            Self::Memreap => &[("memreap-rate", |r| r.rate), ("memreap-foreground", |r| r.foreground)],
-            Self::Cgroup => &[("cgroup-rate", |r| r.rate)],
-            Self::Size => &[("size-rate", |r| r.rate)],
-            Self::Unpaced => &[
-                ("unpaced-rate", |r| r.rate),
-                ("unpaced-foreground", |r| r.foreground),
-                ("unpaced-longest-wait", |r| r.wait),
-            ],
-        }
-    }
-
     /// The sysctl that has to be set for it in a kernel that can expedite, and its value. All others have the
     /// default.
     fn sysctl(self) -> Option<(&'static str, &'static str)> {
@@ -261,20 +246,19 @@ impl Run {
     /// Runs all rounds of all methods, reports them, and returns the rates.
     pub(super) fn all(&self, out: &mut Reporter) -> Result<Vec<(Method, f64)>> {
         let of_case = |(name, _): &Metric<Round>| metric_name(self.case.name, name);
-        let methods = Method::ALL.into_iter().filter(|method| out.expects(&of_case(&method.metrics()[0])));
-        let mut measured: Vec<(Method, Vec<Round>)> = methods.map(|method| (method, Vec::new())).collect();
+        let methods = METHODS.iter().filter(|(.., metrics)| out.expects(&of_case(&metrics[0])));
+        let mut measured: Vec<_> = methods.map(|method| (method, Vec::new())).collect();
         for round in 0..self.rounds {
-            for (method, rounds) in &mut measured {
-                out.progress(&format!("{}: {}, round {}", self.case.name, method.name(), round + 1));
-                let place = metric_name(self.case.name, method.name());
-                let phase = phase(round, self.rounds);
-                let round = until_complete(&place, TRIES, out, |out| self.round(*method, phase, out));
-                rounds.push(round.with_context(|| format!("method {}", method.name()))?);
+            for ((method, name, _), rounds) in &mut measured {
+                out.progress(&format!("{}: {name}, round {}", self.case.name, round + 1));
+                let (place, phase) = (metric_name(self.case.name, name), phase(round, self.rounds));
+                let round = until_complete(&place, TRIES, out, |out| self.round(&place, *method, phase, out));
+                rounds.push(round.with_context(|| format!("method {name}"))?);
             }
         }
         let mut rates = Vec::new();
-        for (method, rounds) in measured {
-            let metrics = method.metrics().iter().copied().filter(|metric| out.expects(&of_case(metric)));
+        for (&(method, _, metrics), rounds) in measured {
+            let metrics = metrics.iter().copied().filter(|metric| out.expects(&of_case(metric)));
             report_medians(out, self.case.name, &metrics.collect::<Vec<_>>(), &rounds);
             rates.push((method, median(rounds.iter().map(|r| r.rate))));
         }
@@ -283,7 +267,7 @@ impl Run {
 
     /// Starts the victims, kills them, and records how their memory comes back. [`Lost`] if process_mrelease came too
     /// late.
-    fn round(&self, method: Method, phase: Duration, out: &mut Reporter) -> Result<Round> {
+    fn round(&self, place: &str, method: Method, phase: Duration, out: &mut Reporter) -> Result<Round> {
         let victims =
             (0..self.case.victims).map(|_| self.victim(method)).collect::<Result<Vec<_>>>().context("victims")?;
         let before = free_memory::settled()?;
@@ -311,12 +295,7 @@ impl Run {
         }
         let took = self.time_to_return(&kill, before, after, &readings)?;
         if self.has_hogs() && took > self.window.as_nanos() as f64 {
-            out.note(&format!(
-                "{}/{}: took {:.0} ms, longer than the hogs' work was counted",
-                self.case.name,
-                method.name(),
-                took / 1e6
-            ));
+            out.note(&format!("{place}: took {:.0} ms, longer than the hogs' work was counted", took / 1e6));
         }
         // Bytes per nanosecond are gigabytes per second.
         let rate = (after - before) as f64 * TIMED_SHARE / took * 1e3;
