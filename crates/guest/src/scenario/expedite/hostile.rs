@@ -100,15 +100,15 @@ pub(super) fn rate(cpus: usize, expedites: bool, attack: Attack, metric: &str, o
     let idlers = if attack == Attack::Sharers { IDLERS } else { 0 };
     let _idlers = (0..idlers).map(|_| Child::fork(|| child::sleep_for_ever())).collect::<Result<Vec<_>>>()?;
     let group = TemporaryCgroup::new("hostile", "cpu")?;
-    group.set("cpu.max", &format!("{} {}", QUOTA.as_micros(), PERIOD.as_micros()))?;
     let hogs = Hogs::start(cpus)?;
     let board = Board::new(ATTACKERS)?;
     let attacker = |i| Child::fork(|| attack.run(cpus, expedites, || board.add(i, 1)));
-    // So that their victims are limited from the first one on.
+    // So that their victims are limited, too.
     let attackers = group.within(|| (0..ATTACKERS).map(attacker).collect::<Result<Vec<_>>>())?;
-    // With a twentieth of a CPU it takes a while until each has a victim.
     let killing = clock::within(START_TIMEOUT, RETURN_POLL_INTERVAL, || Ok(board.all().all(|kills| kills > 0)))?;
     ensure!(killing, "the user's processes did not get to kill anything");
+    // With a twentieth of a CPU their memory alone would take minutes on a slow machine.
+    group.set("cpu.max", &format!("{} {}", QUOTA.as_micros(), PERIOD.as_micros()))?;
     hogs.work(true);
     thread::sleep(WARM_UP);
     let (work, start, kills) = (hogs.done(), clock::now(), board.all().sum::<u64>());
