@@ -65,7 +65,7 @@ fn main() {
     start(processes, orders, &mut random, number(4, 120) << 20);
     let root = Root::system();
     let policy = Policy::default();
-    let scope = Scope::All { by_cgroup: false };
+    let scope = Scope::All;
     // They have all of their memory when their number is right and the last one waits.
     let all = || process::pids(&root).expect("/proc").count();
     while all() < processes {

@@ -8,7 +8,7 @@ mod strict;
 use std::time::Duration;
 
 use linux::Root;
-use memreap::choice::{Chooser, Scope};
+use memreap::choice::{Chooser, Grouping, Scope};
 use memreap::policy::Policy;
 use strict::without_allocating;
 
@@ -16,21 +16,22 @@ use strict::without_allocating;
 fn choosing_allocates_nothing() {
     let policy = Policy::default();
     let mut chooser = Chooser::new(&Root::system(), 20_000).unwrap();
-    let below = |path| Scope::Below { path, by_cgroup: true };
+    chooser.set_grouping(Grouping { by_cgroup: true, whole: true });
     // Cold, with new processes, warm, and in a cgroup.
     let (cold, warm, inside, nowhere, again, refreshed, cost) = without_allocating(|| {
-        let cold = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
+        let cold = chooser.choose(&policy, Scope::All).is_some();
         let mut refreshed = 0;
         for _ in 0..20 {
             chooser.refresh(&policy, Duration::from_millis(5));
             refreshed += chooser.explain().count();
             std::thread::sleep(Duration::from_millis(10));
         }
-        let warm = chooser.choose(&policy, Scope::All { by_cgroup: true }).is_some();
-        let inside = chooser.choose(&policy, below(&b"/"[..])).is_some();
-        let nowhere = chooser.choose(&policy, below(&b"/there/is/none"[..])).is_some();
+        let warm = chooser.choose(&policy, Scope::All).is_some();
+        let inside = chooser.choose(&policy, Scope::Below(b"/")).is_some();
+        let nowhere = chooser.choose(&policy, Scope::Below(b"/there/is/none")).is_some();
         chooser.forget();
-        let again = chooser.choose(&policy, Scope::All { by_cgroup: false }).is_some();
+        chooser.set_grouping(Grouping { by_cgroup: false, whole: true });
+        let again = chooser.choose(&policy, Scope::All).is_some();
         (cold, warm, inside, nowhere, again, refreshed, chooser.cost())
     });
     assert!(!nowhere);

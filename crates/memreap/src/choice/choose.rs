@@ -35,7 +35,7 @@ struct Selected {
 impl Chooser {
     /// Returns the process whose death gives back most under this policy, or `None` when none may be killed.
     ///
-    /// With `by_cgroup`, when a leaf cgroup that may be killed as a whole holds more than that process, the
+    /// With [`Grouping::by_cgroup`](super::Grouping), when a leaf cgroup that may be killed as a whole holds more than that process, the
     /// best process in it is returned: for a caller that kills the group, or its members one by one.
     pub fn choose(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Choice> {
         let began = Instant::now();
@@ -118,8 +118,8 @@ impl Chooser {
         let index = table.find(dummy);
         let reading = index.and_then(|index| table.entries()[index].reading);
         // Nobody shares so much with it.
-        if let Some((index, reading)) = index.zip(reading) {
-            selection.sharer = Some(Sharer { index, shared: u64::MAX, reading });
+        if let (Some(index), Some(_)) = (index, reading) {
+            selection.sharers.push(Sharer { index, shared: u64::MAX });
             selection.best_pool(0);
         }
         let groups = selection.chooser.membership.groups.as_ref();
@@ -133,11 +133,11 @@ impl Chooser {
     fn select(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Selected> {
         let now = self.population.begin_round(&mut self.examiner);
         let within = match scope {
-            Scope::All { .. } => {
+            Scope::All => {
                 self.membership.find_cgroups(&mut self.examiner);
                 Within::Anywhere
             }
-            Scope::Below { path, .. } => {
+            Scope::Below(path) => {
                 self.membership.find_below(path, &mut self.examiner);
                 self.membership.list_found(&mut self.examiner, &mut self.population.table);
                 Within::Below(path)
@@ -151,7 +151,7 @@ impl Chooser {
         };
         let mut selection = Selection::new(self, policy, now, within);
         // First, so that no process is read exactly that a cgroup beats anyway.
-        let by_cgroup = matches!(scope, Scope::All { by_cgroup: true } | Scope::Below { by_cgroup: true, .. });
+        let by_cgroup = selection.chooser.grouping.by_cgroup && !matches!(scope, Scope::One(_));
         let group = by_cgroup.then(|| selection.best_group()).flatten();
         selection.list_again();
         let mut floor = group.map_or(0, |(score, _)| score);
@@ -161,12 +161,11 @@ impl Chooser {
         if best.is_none()
             && let Some((score, (leaf, oom_group))) = group
         {
-            let outside = selection.sharer.take();
+            let outside = std::mem::take(&mut selection.sharers);
             best = selection.best_member(leaf, oom_group);
             // Its processes give back together what they share, and not one by one.
-            let shares = |sharer: Sharer| sharer.reading.verdict.score(sharer.shared) >= score / 2;
-            let shares = !oom_group && selection.sharer.is_some_and(shares);
-            selection.sharer = [outside, selection.sharer].into_iter().flatten().max_by_key(|sharer| sharer.shared);
+            let shares = !oom_group && selection.shares(score / 2);
+            outside.into_iter().for_each(|sharer| selection.note_sharer(sharer));
             // A group that has just vanished has no process.
             if shares || best.is_none() {
                 sharing = best.take().map(|(_, found)| (score, found));

@@ -35,23 +35,58 @@ impl Selection<'_> {
     /// Notes what a process has and does not give back alone.
     pub(super) fn note_shared(&mut self, index: usize, reading: &Reading, back: &Back) {
         let shared = reading.estimate().saturating_sub(back.bytes);
-        if back.precision != Precision::Guess && self.sharer.is_none_or(|sharer| sharer.shared < shared) {
-            self.sharer = Some(Sharer { index, shared, reading: *reading });
+        if back.precision != Precision::Guess && shared >= self.chooser.min_bytes.max(1) {
+            self.note_sharer(Sharer { index, shared });
         }
     }
 
+    pub(super) fn note_sharer(&mut self, new: Sharer) {
+        if !self.sharers.is_full() {
+            self.sharers.push(new);
+        } else if let Some(least) = self.sharers.iter_mut().min_by_key(|sharer| sharer.shared)
+            && least.shared < new.shared
+        {
+            *least = new;
+        }
+    }
+
+    /// Whether what one of those shares that were read counts so much.
+    pub(super) fn shares(&self, score: u64) -> bool {
+        let reading = |sharer: &Sharer| self.chooser.population.table.entries()[sharer.index].reading;
+        self.sharers.iter().any(|s| reading(s).is_some_and(|reading| reading.verdict.score(s.shared) >= score))
+    }
+
     /// Finds the process that shares most memory and those that share it with it, if all of them may be killed,
-    /// there are not too many, and their score is more than [`MIN_GAIN`] times `floor`.
+    /// there are not too many, and their score is more than [`MIN_GAIN`] times `floor`. If one of them must not be
+    /// killed, the same with another memory.
     pub(super) fn best_pool(&mut self, floor: u64) -> PoolSearch {
-        let Some(first) = self.sharer else { return PoolSearch::None };
-        if first.reading.verdict.score(first.shared) / MIN_GAIN <= floor || first.shared < self.chooser.min_bytes {
-            return PoolSearch::None;
-        }
-        // Where addresses are not random, they do not tell which processes share memory.
-        if !self.chooser.examiner.constants.random_addresses {
-            return PoolSearch::Unknown;
-        }
         self.allow_more_time();
+        let mut sharers = std::mem::take(&mut self.sharers);
+        sharers.sort_unstable_by_key(|sharer| sharer.shared);
+        while let Some(first) = sharers.pop() {
+            let Some(reading) = self.chooser.population.table.entries()[first.index].reading else { continue };
+            if reading.verdict.score(first.shared) / MIN_GAIN <= floor {
+                continue;
+            }
+            // Where addresses are not random, they do not tell which processes share memory.
+            if !self.chooser.examiner.constants.random_addresses {
+                return PoolSearch::Unknown;
+            }
+            match self.pool_of(first, &reading, floor) {
+                PoolSearch::None => {}
+                found => return found,
+            }
+            // Those that share it with another one do, too.
+            sharers.retain(|other| {
+                let other = self.chooser.population.table.entries()[other.index].reading;
+                other.is_some_and(|other| self.is_related(&reading, other.memory_tid) == Some(false))
+            });
+        }
+        PoolSearch::None
+    }
+
+    /// As [`Selection::best_pool`], with the memory of the process `first`.
+    fn pool_of(&mut self, first: Sharer, first_reading: &Reading, floor: u64) -> PoolSearch {
         let (mut verdicts, mut pool) = (ArrayVec::<Verdict, MAX_POOL>::new(), Pool::new());
         let mut own = 0_u64;
         for index in 0..self.chooser.population.table.len() {
@@ -65,7 +100,7 @@ impl Selection<'_> {
                 Err(e) if e.raw_os_error() == Some(libc::ESRCH) => continue,
                 Err(_) => return PoolSearch::Unknown,
             };
-            match self.is_related(&first.reading, known.memory_tid) {
+            match self.is_related(first_reading, known.memory_tid) {
                 Some(true) => {}
                 Some(false) => continue,
                 None => return PoolSearch::Unknown,

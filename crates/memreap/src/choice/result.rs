@@ -65,18 +65,10 @@ impl Precision {
 /// Where a victim is searched for.
 #[derive(Clone, Copy, Debug)]
 pub enum Scope<'a> {
-    /// Everywhere; with `by_cgroup` in the leaf cgroup that holds most.
-    All {
-        /// Choose a cgroup first.
-        by_cgroup: bool,
-    },
-    /// The same in a cgroup and those below it.
-    Below {
-        /// The cgroup.
-        path: &'a [u8],
-        /// Choose one of those first.
-        by_cgroup: bool,
-    },
+    /// Everywhere.
+    All,
+    /// In this cgroup and those below it.
+    Below(&'a [u8]),
     /// This process, if it may still be killed.
     One(Pid),
 }

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use linux::scan::Failure;
 use linux::{Pid, PidFd};
 
@@ -11,7 +12,7 @@ use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::page_sample::{Counts, FIRST_ERROR, SAMPLED_FROM_BYTES, SECOND_ERROR};
 use super::readers::{Answer, Readers};
-use super::result::{Choice, CommandLine, Considered, Cost, Pool, Precision};
+use super::result::{Choice, CommandLine, Considered, Cost, MAX_POOL, Pool, Precision};
 use super::table::{Counters, Reading};
 use crate::policy::Policy;
 
@@ -94,14 +95,19 @@ impl Back {
     }
 }
 
-/// The process that shares most.
+/// A process that does not give back alone all that it has.
 #[derive(Clone, Copy)]
 pub(super) struct Sharer {
     pub(super) index: usize,
-    /// What it has and does not give back alone, in bytes.
+    /// The rest, in bytes.
     pub(super) shared: u64,
-    pub(super) reading: Reading,
 }
+
+/// Those that share most.
+pub(super) type Sharers = ArrayVec<Sharer, MAX_SHARERS>;
+
+/// How many are kept: as many as may be killed for one memory.
+const MAX_SHARERS: usize = MAX_POOL + 1;
 
 /// A choice that is being made.
 pub(super) struct Selection<'a> {
@@ -117,14 +123,24 @@ pub(super) struct Selection<'a> {
     /// Processes are read exactly if need be.
     pub(super) exactly: bool,
     /// Of the processes that were read closely.
-    pub(super) sharer: Option<Sharer>,
+    pub(super) sharers: Sharers,
 }
 
 impl<'a> Selection<'a> {
     pub(super) fn new(chooser: &'a mut Chooser, policy: &'a Policy, now: Counters, within: Within<'a>) -> Self {
         let deadline = Instant::now() + chooser.reading_timeout;
         let time = ALL_CLOSE_TIMEOUT;
-        Self { chooser, policy, now, deadline, time_left: time, more_time: time, within, exactly: true, sharer: None }
+        Self {
+            chooser,
+            policy,
+            now,
+            deadline,
+            time_left: time,
+            more_time: time,
+            within,
+            exactly: true,
+            sharers: Sharers::new(),
+        }
     }
 
     /// Has exact readings take as long again as they could from the start, once.

@@ -13,7 +13,7 @@ use linux::{Pid, PidFd, Root};
 
 use super::groups::Groups;
 use super::table::DYING_TIME;
-use super::{Choice, Chooser, Considered, Group, MAX_CGROUP_PATH_BYTES, Precision, Scope};
+use super::{Choice, Chooser, Considered, Group, Grouping, MAX_CGROUP_PATH_BYTES, Precision, Scope};
 use crate::kill::target;
 use crate::policy::{Effect, Policy, Rule};
 
@@ -52,8 +52,12 @@ impl Hog {
 
     /// Starts one with so many children that share its memory; returns the IDs of all of them, its own first.
     fn pool(children: usize) -> (Self, Vec<Pid>) {
+        Self::pool_of(HUGE, children)
+    }
+
+    fn pool_of(mib: usize, children: usize) -> (Self, Vec<Pid>) {
         let (parent, lines) = Self::run(&format!(
-            "$| = 1; my $x = \"x\" x ({HUGE} << 20); my $pid = $$; print \"$$\\n\";
+            "$| = 1; my $x = \"x\" x ({mib} << 20); my $pid = $$; print \"$$\\n\";
             for (1 .. {children}) {{
                 if (!(my $child = fork)) {{ sleep 1 while getppid == $pid; exit }} else {{ print \"$child\\n\" }}
             }}
@@ -117,11 +121,9 @@ fn choose_sparing(
     }
 }
 
-const ALL: Scope<'static> = Scope::All { by_cgroup: false };
-
-fn below(path: &[u8]) -> Scope<'_> {
-    Scope::Below { path, by_cgroup: true }
-}
+const ALL: Scope<'static> = Scope::All;
+const BY_PROCESS: Grouping = Grouping { by_cgroup: false, whole: true };
+const BY_CGROUP: Grouping = Grouping { by_cgroup: true, whole: true };
 
 /// Who dies, in order of IDs.
 fn victims(choice: &Choice) -> Vec<Pid> {
@@ -479,12 +481,12 @@ fn when_reading_takes_too_long_what_is_known_has_to_do() {
     let policy = policy("{ name = 'perl', weight = 1 }, { name = '*', never = true }");
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     chooser.reading_timeout = Duration::ZERO;
-    for by_cgroup in [false, true] {
+    for grouping in [BY_PROCESS, BY_CGROUP] {
         chooser.forget();
-        let scope = Scope::All { by_cgroup };
-        assert!(chooser.choose(&policy, scope).is_none(), "nothing is known");
+        chooser.set_grouping(grouping);
+        assert!(chooser.choose(&policy, ALL).is_none(), "nothing is known");
         chooser.refresh(&policy, Duration::from_secs(60));
-        let choice = choose_by(&policy, &mut chooser, scope, &[large.pid, small.pid]).unwrap();
+        let choice = choose_by(&policy, &mut chooser, ALL, &[large.pid, small.pid]).unwrap();
         assert_eq!((choice.pid, choice.precision.is_exact()), (large.pid, false));
         // Hardly more than the one that was chosen was read again.
         assert!(choice.cost.cheap < 10, "{:?}", choice.cost);
@@ -551,7 +553,7 @@ fn a_malformed_proc_gets_no_process_chosen() {
     // All of it vanishes.
     fs::remove_dir_all(dir.path().join("proc")).unwrap();
     chooser.refresh(&policy, Duration::from_secs(1));
-    assert!(chooser.choose(&policy, below(b"/x")).is_none());
+    assert!(chooser.choose(&policy, Scope::Below(b"/x")).is_none());
 }
 
 #[test]
@@ -598,28 +600,29 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
         write(&format!("cg/{group}/memory.stat"), "anon 4096\n");
     }
     let mut chooser = Chooser::new(&Root::at(dir.path()), 100).unwrap();
-    let choice = chooser.choose(&Policy::default(), Scope::All { by_cgroup: true }).unwrap();
+    chooser.set_grouping(BY_CGROUP);
+    let choice = chooser.choose(&Policy::default(), ALL).unwrap();
     assert_eq!((choice.pid, &choice.cgroup[..]), (pid, &b"/kube/other"[..]));
     assert_eq!(choice.group.map(|group| group.bytes), Some(4096));
-    let choice = chooser.choose(&Policy::default(), below(b"/kube/other")).unwrap();
+    let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
     assert_eq!(choice.pid, pid);
-    assert!(chooser.choose(&Policy::default(), below(b"/kube/ctr")).is_none());
+    assert!(chooser.choose(&Policy::default(), Scope::Below(b"/kube/ctr")).is_none());
     // It has company: one that is gone, and one that /proc hides (hidepid=2).
     for (other, group) in [(Pid::new(i32::MAX).unwrap(), (1, true)), (own, (2, false))] {
         write("cg/kube/other/cgroup.procs", &format!("{pid}\n{other}\n"));
-        let choice = chooser.choose(&Policy::default(), below(b"/kube/other")).unwrap();
+        let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
         assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some(group));
     }
     // Too many to say whether all may be killed.
     write("cg/kube/other/cgroup.procs", &format!("{pid}\n").repeat(600));
-    let choice = chooser.choose(&Policy::default(), below(b"/kube/other")).unwrap();
+    let choice = chooser.choose(&Policy::default(), Scope::Below(b"/kube/other")).unwrap();
     assert_eq!(choice.group.map(|group| (group.processes, group.expendable)), Some((600, false)));
     // Its path is longer than what a choice says of it.
     write(&format!("proc/{pid}/cgroup"), &format!("0::/../{}/end\n", "x/".repeat(150)));
     for (rule, chosen) in [("/kube/**", false), ("/kube/**/end", false), ("/kube/**/x", true), ("/init.scope", true)] {
         chooser.forget();
         let rule = policy(&format!("{{ cgroup = '{rule}', never = true }}"));
-        let choice = chooser.choose(&rule, Scope::All { by_cgroup: true });
+        let choice = chooser.choose(&rule, ALL);
         let expected = chosen.then_some((MAX_CGROUP_PATH_BYTES, None));
         assert_eq!(choice.map(|choice| (choice.cgroup.len(), choice.group)), expected, "{rule:?}");
     }
@@ -631,7 +634,7 @@ fn groups_beside_ours_are_known_in_a_private_namespace() {
         [("", true), ("{ cgroup = '/kube/**', never = true }", true), ("{ name = 'perl', never = true }", false)]
     {
         chooser.forget();
-        let choice = chooser.choose(&policy(rule), Scope::All { by_cgroup: true });
+        let choice = chooser.choose(&policy(rule), ALL);
         assert_eq!(choice.map(|choice| (choice.pid, choice.cgroup.len())), chosen.then_some((pid, 0)), "{rule}");
     }
     // Its command line cannot be read.
@@ -763,6 +766,7 @@ impl MadeUpGroup {
     fn chooser(&self) -> Chooser {
         let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
         chooser.membership.groups = Groups::open(self.0.path());
+        chooser.set_grouping(BY_CGROUP);
         chooser
     }
 }
@@ -793,7 +797,8 @@ fn a_group_is_killed_where_its_memory_is_counted() {
     }
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     chooser.membership.groups = Groups::open(tree.path());
-    let choice = choose(&mut chooser, Scope::All { by_cgroup: true }, &[hogs[0].pid, hogs[1].pid]).unwrap();
+    chooser.set_grouping(BY_CGROUP);
+    let choice = choose(&mut chooser, ALL, &[hogs[0].pid, hogs[1].pid]).unwrap();
     assert_eq!(choice.cgroup[..], *format!("/{name}/inner").as_bytes());
     assert_eq!(choice.group, Some(Group { bytes, processes: 2, expendable: true, oom_group: true, shares: false }));
     assert!(choice.leaf.unwrap().dir().has(c"memory.oom.group"));
@@ -833,10 +838,11 @@ fn below_a_limit_too_the_group_that_holds_most_counts() {
     }
     let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
     chooser.membership.groups = Groups::open(tree.path());
-    for (by_cgroup, expected) in [(true, pids[2]), (false, pids[3])] {
+    let scope = Scope::Below(below.as_bytes());
+    for (grouping, expected) in [(BY_PROCESS, pids[3]), (BY_CGROUP, pids[2])] {
         chooser.forget();
-        let scope = Scope::Below { path: below.as_bytes(), by_cgroup };
-        assert_eq!(chooser.choose(&Policy::default(), scope).unwrap().pid, expected, "{by_cgroup}");
+        chooser.set_grouping(grouping);
+        assert_eq!(chooser.choose(&Policy::default(), scope).unwrap().pid, expected, "{grouping:?}");
     }
     // One with a member that must not be killed counts for its members.
     write(&paths[0], 60, &pids[..3]);
@@ -844,7 +850,6 @@ fn below_a_limit_too_the_group_that_holds_most_counts() {
     let mut policy = Policy::default();
     policy.spare(vec![Pid::own()]);
     chooser.forget();
-    let scope = Scope::Below { path: below.as_bytes(), by_cgroup: true };
     assert_eq!(chooser.choose(&policy, scope).unwrap().pid, pids[3]);
 }
 
@@ -862,43 +867,44 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     let group = MadeUpGroup::new(&name, 4000 << 20, &pids[..2]);
     let write = |file: &str, text: String| group.write(file, text);
     let mut chooser = group.chooser();
-    let by_cgroup = Scope::All { by_cgroup: true };
 
     // Together they have more than the one that is larger than each.
-    let choice = choose(&mut chooser, by_cgroup, &pids).unwrap();
+    let choice = choose(&mut chooser, ALL, &pids).unwrap();
     assert_eq!(choice.pid, hogs[0].pid);
     assert_eq!(choice.cgroup[..], *format!("/{name}").as_bytes());
     let expected = Group { bytes: 4000_u64 << 20, processes: 2, expendable: true, oom_group: false, shares: false };
     assert_eq!(choice.group, Some(expected));
     // Also when each of them has too little.
     chooser.set_min_bytes(2000 << 20);
-    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[0].pid);
+    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[0].pid);
     chooser.set_min_bytes(5000 << 20);
     write("memory.current", format!("{}\n", 6000_u64 << 20));
-    assert!(choose(&mut chooser, by_cgroup, &pids).is_none(), "its files do not come back");
+    assert!(choose(&mut chooser, ALL, &pids).is_none(), "its files do not come back");
     chooser.set_min_bytes(0);
     // Not so for who asks for a process.
+    chooser.set_grouping(BY_PROCESS);
     let choice = choose(&mut chooser, ALL, &pids).unwrap();
+    chooser.set_grouping(BY_CGROUP);
     assert_eq!((choice.pid, choice.group), (hogs[2].pid, None));
     // What it shares with others does not come back with it.
     write("memory.stat", format!("anon {}\n", 100 << 20));
-    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[2].pid);
     // One that must not be killed is in it.
     write("memory.stat", format!("anon {}\n", 4000_u64 << 20));
     write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
-    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[2].pid);
     // One whose command line protects it, and is not known yet.
     write("cgroup.procs", format!("{}\n{}\n", hogs[0].pid, hogs[1].pid));
     fs::write(format!("/proc/{}/oom_score_adj", hogs[1].pid), "7").unwrap();
     let command_line = format!("command_line = '*{} << 20*'", HUGE + 140);
     // Not the others, should reading theirs be late.
     let protected = policy(&format!("{{ {command_line}, oom_score_adj = 7, never = true }}"));
-    assert_eq!(choose_by(&protected, &mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    assert_eq!(choose_by(&protected, &mut chooser, ALL, &pids).unwrap().pid, hogs[2].pid);
     // One that has come to be protected by its command line since that was read.
     let protected = policy("{ command_line = 'renamed*', oom_score_adj = 7, never = true }");
     chooser.forget();
     chooser.refresh(&protected, Duration::from_secs(60));
-    let mut chosen = || choose_by(&protected, &mut chooser, by_cgroup, &pids).unwrap().pid;
+    let mut chosen = || choose_by(&protected, &mut chooser, ALL, &pids).unwrap().pid;
     assert!((0..100).any(|_| chosen() == hogs[0].pid));
     hogs[1].rename();
     assert!((0..100).any(|_| chosen() == hogs[2].pid));
@@ -906,7 +912,7 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
 
     // At its own limit, no other process.
-    let choice = choose(&mut chooser, below(format!("/{name}").as_bytes()), &pids).unwrap();
+    let choice = choose(&mut chooser, Scope::Below(format!("/{name}").as_bytes()), &pids).unwrap();
     assert_eq!((choice.pid, choice.group.map(|group| group.expendable)), (hogs[0].pid, Some(false)));
     let again = chooser.choose(&Policy::default(), Scope::One(hogs[1].pid)).unwrap();
     assert_eq!((again.pid, again.group.map(|group| group.expendable)), (hogs[1].pid, Some(false)));
@@ -914,10 +920,10 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     let exempt = chooser.choose(&policy("{ name = 'perl', never = true }"), Scope::One(hogs[1].pid));
     assert!(exempt.is_none(), "{exempt:?}");
     chooser.forget();
-    assert!(chooser.choose(&Policy::default(), below(b"/none")).is_none());
+    assert!(chooser.choose(&Policy::default(), Scope::Below(b"/none")).is_none());
     // It vanishes.
     fs::remove_dir_all(&group.1).unwrap();
-    assert_eq!(choose(&mut chooser, by_cgroup, &pids).unwrap().pid, hogs[2].pid);
+    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[2].pid);
 }
 
 #[test]
@@ -935,11 +941,10 @@ fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
     all.push(hog.pid);
     pool.sort_unstable();
     let mut chooser = group.chooser();
-    let by_cgroup = Scope::All { by_cgroup: true };
     // On a busy machine a reading may be late.
     let mut chosen = |all: &[Pid]| {
         (0..100)
-            .find_map(|_| choose(&mut chooser, by_cgroup, all).filter(|choice| choice.precision != Precision::Guess))
+            .find_map(|_| choose(&mut chooser, ALL, all).filter(|choice| choice.precision != Precision::Guess))
             .unwrap()
     };
     let choice = chosen(&all);
@@ -951,8 +956,31 @@ fn a_group_that_shares_its_memory_dies_together_or_not_at_all() {
     assert_eq!(victims(&chosen(&all)), [larger.pid]);
     // All of it dies with whichever process.
     group.write("memory.oom.group", "1\n".to_owned());
-    let choice = (0..100).find_map(|_| choose(&mut chooser, by_cgroup, &all)).unwrap();
+    let choice = (0..100).find_map(|_| choose(&mut chooser, ALL, &all)).unwrap();
     assert!(pool.contains(&choice.pid) && choice.pool.is_empty() && choice.leaf.is_some(), "{choice:?}");
+}
+
+#[test]
+fn a_memory_that_is_held_back_does_not_hide_another_one() {
+    let ((_first, larger), (_second, mut smaller)) = (Hog::pool_of(HUGE + 50, 3), Hog::pool(3));
+    smaller.sort_unstable();
+    let hog = Hog::start(20);
+    let mut all = [&larger[..], &smaller[..], &[hog.pid]].concat();
+    let mut chooser = Chooser::new(&Root::system(), 10_000).unwrap();
+    // The second is killed with all that share its memory, whichever of the first counts for most.
+    for kept in larger {
+        all.retain(|pid| *pid != kept);
+        let mut spared = target::ancestry(&Root::system());
+        spared.push(kept);
+        // On a busy machine a reading may be late.
+        let found = (0..100).any(|_| {
+            chooser.forget();
+            let choice = choose_sparing(spared.clone(), &Policy::default(), &mut chooser, ALL, &all);
+            choice.is_some_and(|choice| victims(&choice) == smaller)
+        });
+        assert!(found);
+        all.push(kept);
+    }
 }
 
 #[test]
@@ -969,11 +997,9 @@ fn a_group_of_too_many_that_share_its_memory_dies_as_a_whole() {
     let mut all = pool.clone();
     all.push(hog.pid);
     let mut chooser = group.chooser();
-    let by_cgroup = Scope::All { by_cgroup: true };
     // On a busy machine a reading may be late.
-    let choice = (0..100).find_map(|_| {
-        choose(&mut chooser, by_cgroup, &all).filter(|choice| choice.group.is_some_and(|group| group.shares))
-    });
+    let choice = (0..100)
+        .find_map(|_| choose(&mut chooser, ALL, &all).filter(|choice| choice.group.is_some_and(|group| group.shares)));
     let choice = choice.unwrap();
     assert!(pool.contains(&choice.pid) && choice.pool.is_empty() && choice.leaf.is_some(), "{choice:?}");
     assert!(choice.group.is_some_and(|group| !group.oom_group), "{choice:?}");

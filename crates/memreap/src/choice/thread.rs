@@ -377,9 +377,7 @@ impl Worker {
             chooser.forget();
         }
         killed.into_iter().for_each(|pid| chooser.note_kill(pid));
-        let by_cgroup = settings.grouping.by_cgroup;
         chooser.set_grouping(settings.grouping);
-        let all = Scope::All { by_cgroup };
         let mut holder = None;
         let mut choice = match request {
             Request::Refresh { budget, danger, min_bytes } => {
@@ -388,7 +386,7 @@ impl Worker {
                 if danger > Danger::None && is_due {
                     chooser.set_min_bytes(min_bytes);
                     let began = Instant::now();
-                    let choice = chooser.choose(policy, all);
+                    let choice = chooser.choose(policy, Scope::All);
                     self.chosen_ahead = Some((began, began.elapsed()));
                     choice
                 } else {
@@ -397,7 +395,7 @@ impl Worker {
             }
             Request::Choose { below, min_bytes } => {
                 chooser.set_min_bytes(min_bytes);
-                chooser.choose(policy, below.as_ref().map_or(all, |path| Scope::Below { path, by_cgroup }))
+                chooser.choose(policy, below.as_ref().map_or(Scope::All, |path| Scope::Below(path)))
             }
             // It is in the record of another one.
             Request::Another { cgroup } => {

@@ -211,13 +211,7 @@ impl Report {
     }
 
     /// Waits until the cgroups that were killed as a whole have no process any more, and says if there are still some.
-    pub fn check_empty(
-        &mut self,
-        root: &Root,
-        selection: &Selection,
-        until: Instant,
-        interrupted: impl Fn() -> bool,
-    ) {
+    pub fn check_empty(&mut self, root: &Root, selection: &Selection, until: Instant, interrupted: impl Fn() -> bool) {
         for set in selection.sets.iter().filter(|set| set.at_once().is_some()) {
             while set.is_populated(root) && !self.interrupted {
                 if Instant::now() >= until {

@@ -123,7 +123,7 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     chooser.set_grouping(config.kill.grouping());
     let smallest_bytes = smallest_victim(&root)?;
     chooser.set_min_bytes(smallest_bytes);
-    let choice = chooser.choose(&config.policy, Scope::All { by_cgroup: config.kill.by_cgroup });
+    let choice = chooser.choose(&config.policy, Scope::All);
     let mut report = Report::new(&root, &config.policy, &chooser, choice.as_ref(), smallest_bytes);
     if let Some(pid) = args.why_not {
         let victim = choice.as_ref().map(|choice| Victim { choice, score: report.score_of(choice) });
@@ -159,13 +159,7 @@ fn smallest_victim(root: &Root) -> Result<u64> {
 }
 
 impl Report {
-    fn new(
-        root: &Root,
-        policy: &Policy,
-        chooser: &Chooser,
-        choice: Option<&Choice>,
-        smallest_bytes: u64,
-    ) -> Self {
+    fn new(root: &Root, policy: &Policy, chooser: &Chooser, choice: Option<&Choice>, smallest_bytes: u64) -> Self {
         let cost = chooser.cost();
         let hierarchy = Hierarchy::find(root).ok().flatten();
         let candidate = |c| Candidate::new(root, hierarchy.as_ref(), policy, c);

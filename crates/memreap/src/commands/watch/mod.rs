@@ -105,7 +105,7 @@ impl Watcher {
         self.chooser.refresh(policy, REFRESH_BUDGET);
         let sample = self.memory.sample(self.began, &mut self.buffer[..])?;
         self.chooser.set_min_bytes(sample.min_victim_bytes());
-        let choice = self.chooser.choose(policy, Scope::All { by_cgroup: self.config.kill.by_cgroup });
+        let choice = self.chooser.choose(policy, Scope::All);
         let next = choice.map(|choice| {
             let rule = choice.rule.map_or(String::new(), |rule| policy.rule(rule).to_owned());
             Next { choice, rule }
