@@ -5,19 +5,20 @@
 //! A comparison uses these modules in turn: [`kernel`] (sources, topics, a bzImage per arm), [`vm`] (an
 //! initramfs, a guest, its [`vm::channel::Outcome`]), [`ab`] (pairs of boots, statistics, report). [`checks`]
 //! has the tests that `lab test` runs, [`faceoff`] compares low-memory killers, [`documents`] fills the
-//! tables of the documentation.
+//! tables of the documentation. [`commands`] has what a user can type.
 
-pub mod ab;
-pub mod arch;
-pub mod checks;
+mod ab;
+mod arch;
+mod checks;
+mod commands;
 mod content;
 pub mod context;
-pub mod debian;
-pub mod doctor;
-pub mod documents;
-pub mod faceoff;
-pub mod format;
-pub mod host;
+mod debian;
+mod doctor;
+mod documents;
+mod faceoff;
+mod format;
+mod host;
 mod html;
 pub mod kernel;
 pub mod progress;
@@ -25,7 +26,9 @@ mod stolen;
 mod svg;
 pub mod vm;
 
+pub use commands::main;
+
 /// An error in the arguments. Any other error counts as a problem of the host.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub struct WrongUsage(pub String);
+pub(crate) struct WrongUsage(pub String);

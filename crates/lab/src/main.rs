@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! The `lab` command. Only its arguments and exit codes are here; the rest is in the library.
-
-mod commands;
+//! The `lab` command; all of it is in the library.
 
 use std::panic;
 use std::process::{self, ExitCode};
@@ -18,5 +16,5 @@ fn main() -> ExitCode {
         }
         report(what);
     }));
-    commands::main()
+    lab::main()
 }

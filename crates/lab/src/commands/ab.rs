@@ -7,20 +7,20 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 
-use lab::WrongUsage;
-use lab::ab::expect::{self, Checked, RunKind};
-use lab::ab::experiment::{self, Plan};
-use lab::ab::results::{Results, Shard};
-use lab::ab::screen;
-use lab::ab::stats::{MAX_PAIRS, MIN_PAIRS};
-use lab::ab::table;
-use lab::ab::workload::{self, Workload};
-use lab::context::Context;
-use lab::host;
-use lab::kernel::{Tree, Variant, series};
-use lab::vm::job::{Arm, Mode};
-use lab::vm::probe;
-use lab::vm::root::{self, RootSource};
+use crate::WrongUsage;
+use crate::ab::expect::{self, Checked, RunKind};
+use crate::ab::experiment::{self, Plan};
+use crate::ab::results::{Results, Shard};
+use crate::ab::screen;
+use crate::ab::stats::{MAX_PAIRS, MIN_PAIRS};
+use crate::ab::table;
+use crate::ab::workload::{self, Workload};
+use crate::context::Context;
+use crate::host;
+use crate::kernel::{Tree, Variant, series};
+use crate::vm::job::{Arm, Mode};
+use crate::vm::probe;
+use crate::vm::root::{self, RootSource};
 use scenarios::{ControlKernel, Guest};
 
 use super::arms::{ArmSpec, CopySpec, arm, built, changed, variant_or_default};
@@ -369,7 +369,7 @@ fn pairs(text: &str) -> Result<usize, String> {
 mod tests {
     use std::path::Path;
 
-    use lab::ab::results::RepeatedBoot;
+    use crate::ab::results::RepeatedBoot;
 
     use super::*;
 

@@ -6,13 +6,13 @@ use std::str::FromStr;
 
 use anyhow::Result;
 
-use lab::WrongUsage;
-use lab::context::Context;
-use lab::kernel::source;
-use lab::kernel::user::{Sources, UserKernel, build_user};
-use lab::kernel::{self, Kernel, Tree, Variant};
-use lab::vm::job::Arm;
-use lab::vm::root::RootSource;
+use crate::WrongUsage;
+use crate::context::Context;
+use crate::kernel::source;
+use crate::kernel::user::{Sources, UserKernel, build_user};
+use crate::kernel::{self, Kernel, Tree, Variant};
+use crate::vm::job::Arm;
+use crate::vm::root::RootSource;
 use scenarios::ControlKernel;
 
 /// The value of `--arm`.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 
-use lab::context::Context;
-use lab::host;
-use lab::kernel::Variant;
-use lab::vm::boot;
-use lab::vm::job::{GuestCommand, Job, Mode};
-use lab::vm::probe;
-use lab::vm::root::{self, RootSource};
+use crate::context::Context;
+use crate::host;
+use crate::kernel::Variant;
+use crate::vm::boot;
+use crate::vm::job::{GuestCommand, Job, Mode};
+use crate::vm::probe;
+use crate::vm::root::{self, RootSource};
 
 use super::arms::{ArmSpec, CopySpec, arm, variant_or_default};
 

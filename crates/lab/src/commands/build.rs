@@ -4,8 +4,8 @@
 use anyhow::Result;
 use clap::Args;
 
-use lab::context::Context;
-use lab::kernel::{Tree, Variant};
+use crate::context::Context;
+use crate::kernel::{Tree, Variant};
 
 use super::arms;
 

@@ -5,8 +5,8 @@ use fs_err as fs;
 
 use anyhow::Result;
 
-use lab::context::Context;
-use lab::{WrongUsage, host};
+use crate::context::Context;
+use crate::{WrongUsage, host};
 
 /// Removes only the entries that the lab makes: $MEMREAP_CACHE may be a folder with other files.
 pub fn run(ctx: &Context) -> Result<u8> {

@@ -4,8 +4,8 @@
 use anyhow::Result;
 use clap::Args;
 
-use lab::context::Context;
-use lab::doctor;
+use crate::context::Context;
+use crate::doctor;
 
 use super::exit;
 

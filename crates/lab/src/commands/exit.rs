@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The exit codes; the help of `lab` explains them.
 
-use lab::WrongUsage;
-use lab::ab::experiment::Failure;
-use lab::faceoff::snapshot::GuestFailure;
+use crate::WrongUsage;
+use crate::ab::experiment::Failure;
+use crate::faceoff::snapshot::GuestFailure;
 
 pub const FINDING: u8 = 1;
 pub const USAGE: u8 = 2;
@@ -34,7 +34,7 @@ pub fn error_code(error: &anyhow::Error) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use lab::ab::experiment::Cause;
+    use crate::ab::experiment::Cause;
 
     use super::*;
 
@@ -42,7 +42,7 @@ mod tests {
     fn errors_map_to_exit_codes() {
         assert_eq!(error_code(&WrongUsage("x".into()).into()), 2);
         assert_eq!(error_code(&anyhow::anyhow!("apt")), 3);
-        let cause = Cause::Outcome(lab::vm::channel::Outcome::NoResult);
+        let cause = Cause::Outcome(crate::vm::channel::Outcome::NoResult);
         let failure = Failure { boot: "b".into(), cause, logs: "l".into(), tail: "t".into() };
         assert_eq!(error_code(&anyhow::Error::from(failure).context("more")), 4);
     }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use lab::WrongUsage;
-use lab::ab::table;
-use lab::arch::Arch;
-use lab::context::Context;
-use lab::faceoff::{self, Options, plots, replay, terminal};
+use crate::WrongUsage;
+use crate::ab::table;
+use crate::arch::Arch;
+use crate::context::Context;
+use crate::faceoff::{self, Options, plots, replay, terminal};
 
 use super::exit;
 

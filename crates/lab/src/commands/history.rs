@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use lab::WrongUsage;
-use lab::ab::history;
-use lab::context::Context;
+use crate::WrongUsage;
+use crate::ab::history;
+use crate::context::Context;
 
 use super::exit;
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 
-use lab::ab::experiment;
-use lab::ab::results::Results;
-use lab::context::Context;
-use lab::{WrongUsage, host};
+use crate::ab::experiment;
+use crate::ab::results::Results;
+use crate::context::Context;
+use crate::{WrongUsage, host};
 
 use super::ab;
 

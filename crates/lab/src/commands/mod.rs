@@ -24,15 +24,15 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use lab::arch::Arch;
-use lab::checks::kunit::{self, KunitOptions};
-use lab::checks::selftests::{self, SelftestOptions};
-use lab::checks::soak::{self, SoakOptions};
-use lab::context::Context;
-use lab::kernel::deb::{self, DebOptions};
-use lab::kernel::source;
-use lab::progress::Progress;
-use lab::{debian, host};
+use crate::arch::Arch;
+use crate::checks::kunit::{self, KunitOptions};
+use crate::checks::selftests::{self, SelftestOptions};
+use crate::checks::soak::{self, SoakOptions};
+use crate::context::Context;
+use crate::kernel::deb::{self, DebOptions};
+use crate::kernel::source;
+use crate::progress::Progress;
+use crate::{debian, host};
 
 use exit::{error_code, finding_unless};
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use lab::WrongUsage;
-use lab::context::Context;
-use lab::kernel::{patches, series, topics};
+use crate::WrongUsage;
+use crate::context::Context;
+use crate::kernel::{patches, series, topics};
 
 /// Export the topics as patches for git am
 #[derive(Args)]

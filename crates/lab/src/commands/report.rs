@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use lab::ab::results::Results;
-use lab::ab::table;
-use lab::context::Context;
-use lab::faceoff::{self, summary::Summary};
-use lab::{WrongUsage, documents, host};
+use crate::ab::results::Results;
+use crate::ab::table;
+use crate::context::Context;
+use crate::faceoff::{self, summary::Summary};
+use crate::{WrongUsage, documents, host};
 
 /// Show the results of earlier comparisons
 ///
@@ -93,7 +93,7 @@ impl ReportFile {
 
     fn html(&self) -> String {
         match self {
-            Self::Comparison(results) => lab::ab::report::html(results),
+            Self::Comparison(results) => crate::ab::report::html(results),
             Self::FaceOff(summary) => faceoff::page::html(summary, &[]),
         }
     }
@@ -107,7 +107,7 @@ impl ReportFile {
 
     fn junit(&self) -> Result<String> {
         match self {
-            Self::Comparison(results) => Ok(lab::ab::junit::render(results)),
+            Self::Comparison(results) => Ok(crate::ab::junit::render(results)),
             Self::FaceOff(_) => Err(WrongUsage("--junit is for the results of lab ab".into()).into()),
         }
     }

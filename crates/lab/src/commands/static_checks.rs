@@ -4,8 +4,8 @@
 use anyhow::Result;
 use clap::Args;
 
-use lab::context::Context;
-use lab::kernel::lint;
+use crate::context::Context;
+use crate::kernel::lint;
 
 use super::exit;
 

@@ -4,9 +4,9 @@
 use anyhow::Result;
 use clap::Args;
 
-use lab::WrongUsage;
-use lab::checks::stress::{self, StressOptions, Verdict};
-use lab::context::Context;
+use crate::WrongUsage;
+use crate::checks::stress::{self, StressOptions, Verdict};
+use crate::context::Context;
 
 use super::exit;
 

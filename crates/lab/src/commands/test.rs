@@ -4,11 +4,11 @@
 use anyhow::Result;
 use clap::Args;
 
-use lab::WrongUsage;
-use lab::arch::Arch;
-use lab::checks::suite::{self, SuiteOptions};
-use lab::context::Context;
-use lab::kernel::series::DEFAULT;
+use crate::WrongUsage;
+use crate::arch::Arch;
+use crate::checks::suite::{self, SuiteOptions};
+use crate::context::Context;
+use crate::kernel::series::DEFAULT;
 
 use super::exit;
 

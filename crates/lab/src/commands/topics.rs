@@ -4,8 +4,8 @@
 use anyhow::Result;
 use clap::Args;
 
-use lab::context::Context;
-use lab::kernel::topics;
+use crate::context::Context;
+use crate::kernel::topics;
 
 /// List the topics, in order
 #[derive(Args)]

@@ -12,15 +12,15 @@
 mod apt;
 mod build;
 mod config;
-pub mod deb;
+pub(crate) mod deb;
 mod kinds;
-pub mod lint;
+pub(crate) mod lint;
 mod make;
-pub mod patches;
-pub mod series;
-pub mod source;
-pub mod topics;
-pub mod user;
+pub(crate) mod patches;
+pub(crate) mod series;
+pub(crate) mod source;
+pub(crate) mod topics;
+pub(crate) mod user;
 
 pub use build::build;
 pub use kinds::{Kernel, Tree, Variant};

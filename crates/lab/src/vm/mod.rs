@@ -8,12 +8,12 @@
 pub mod accel;
 pub mod boot;
 pub mod channel;
-pub mod console;
-pub mod image;
+pub(crate) mod console;
+pub(crate) mod image;
 pub mod job;
 pub(crate) mod logs;
 pub(crate) mod parallel;
-pub mod probe;
+pub(crate) mod probe;
 pub(crate) mod qemu;
-pub mod root;
+pub(crate) mod root;
 mod terminal;
