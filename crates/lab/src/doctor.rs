@@ -24,7 +24,7 @@ const MIN_AVAILABLE_MEMORY_MIB: u64 = 3 * 1024;
 /// The state of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+enum State {
     /// Nothing to do.
     Ok,
     /// The lab works, but slower or with limits.
@@ -35,16 +35,13 @@ pub enum State {
 
 /// The result for one item.
 #[derive(Clone, Debug, Serialize)]
-pub struct Finding {
-    /// The item.
-    pub what: String,
-    /// Its state.
-    pub state: State,
-    /// What was found.
-    pub found: String,
+struct Finding {
+    what: String,
+    state: State,
+    found: String,
     /// What to do about it, unless it is ok.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub remedy: Option<String>,
+    remedy: Option<String>,
 }
 
 impl Finding {
@@ -61,7 +58,7 @@ impl Finding {
 ///
 /// # Errors
 /// Only for problems of the lab itself, such as a cache that cannot be written.
-pub fn examine(ctx: &Context) -> Result<Vec<Finding>> {
+fn examine(ctx: &Context) -> Result<Vec<Finding>> {
     let mut findings = vec![machine(), cores(), memory(), disk(&ctx.cache)];
     for (what, packages, state) in [
         ("packages for kernels", host::KERNEL_BUILD_PACKAGES, State::Missing),
@@ -192,13 +189,26 @@ fn kernels(ctx: &Context) -> Finding {
     }
 }
 
-/// Whether the lab works on this host.
-pub fn healthy(findings: &[Finding]) -> bool {
+/// Prints what is found, and returns whether the lab works on this host.
+///
+/// # Errors
+/// As [`examine`].
+pub fn run(ctx: &Context, json: bool) -> Result<bool> {
+    let findings = examine(ctx)?;
+    if json {
+        println!("{}", serde_json::to_string_pretty(&findings)?);
+    } else {
+        print!("{}", render(&findings));
+    }
+    Ok(healthy(&findings))
+}
+
+fn healthy(findings: &[Finding]) -> bool {
     findings.iter().all(|f| f.state != State::Missing)
 }
 
 /// Renders the findings: a line for each, followed by its remedy.
-pub fn render(findings: &[Finding]) -> String {
+fn render(findings: &[Finding]) -> String {
     let mut text = String::new();
     for f in findings {
         let sign = match f.state {

@@ -9,20 +9,66 @@
 
 use std::fs::{self, File};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use comfy_table::CellAlignment;
 use serde::Serialize;
 
+use crate::WrongUsage;
 use crate::ab::results::{Metric, Results};
 use crate::ab::table::new_table;
+use crate::context::Context;
 use crate::format::{interval, number, ratio};
 
 /// The file in the output folder, one comparison per line.
 pub const HISTORY_FILE: &str = "history.jsonl";
 /// The columns of the largest ratio's bar.
 const BAR_COLUMNS: f64 = 30.0;
+
+/// Show how metrics developed over several comparisons, and where they changed
+///
+/// `lab ab` appends each complete comparison to target/lab/history.jsonl. Those with the same base kernel are one
+/// series, in which an entry is a change when its 95 % interval and that of the last change are apart. Finding (exit
+/// code 1): the last entry of a series is a change for the worse.
+#[derive(clap::Args)]
+#[command(after_help = "Examples:
+  lab history                             all metrics
+  lab history --metric fault              one
+  lab history monday.json tuesday.json    results of other machines")]
+pub struct HistoryOptions {
+    /// Histories or results.json, oldest first [default: target/lab/history.jsonl]
+    #[arg(value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Only this metric
+    #[arg(long, value_name = "NAME")]
+    pub metric: Option<String>,
+    /// Print the series as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints the series, and returns whether none of them ends in a change for the worse.
+///
+/// # Errors
+/// As [`read`]; [`WrongUsage`] when there is no series.
+pub fn run(ctx: &Context, options: &HistoryOptions) -> Result<bool> {
+    let own = [ctx.out.join(HISTORY_FILE)];
+    let files: &[PathBuf] = if options.files.is_empty() { &own } else { &options.files };
+    let mut comparisons = Vec::new();
+    for file in files {
+        comparisons.extend(read(file)?);
+    }
+    let all = series(&comparisons, options.metric.as_deref());
+    let wanted = options.metric.as_deref().unwrap_or("comparison");
+    ensure!(!all.is_empty(), WrongUsage(format!("no '{wanted}' in {} comparisons", comparisons.len())));
+    if options.json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else {
+        print!("{}", render(&all));
+    }
+    Ok(!has_got_worse(&all))
+}
 
 /// A metric over several comparisons with the same base kernel.
 #[derive(Debug, PartialEq, Serialize)]

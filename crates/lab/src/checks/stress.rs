@@ -15,12 +15,13 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::builder::PossibleValuesParser;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use serde::{Deserialize, Serialize};
 
+use crate::WrongUsage;
 use crate::checks::boot_and_collect;
 use crate::context::Context;
 use crate::host::{self, Pkg, Staging};
@@ -76,8 +77,15 @@ static CLASSES: LazyLock<Vec<Class>> = LazyLock::new(|| {
     file.ok().and_then(|mut file| file.remove("class")).unwrap_or_default()
 });
 
-/// The options of `lab stress`.
+/// Run stress-ng in guests, with the stock and the changed kernel
+///
+/// Each class of stressors gets a guest per kernel. Finding (exit code 1): a failure that stock does not
+/// have, or a class that did nothing.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  lab stress                              all classes in both debug kernels
+  lab stress oom swap --seconds 300       two classes, longer
+  lab stress --variant slim --seconds 10  a quick run")]
 pub struct StressOptions {
     /// Classes [default: all]
     #[arg(value_parser = PossibleValuesParser::new(CLASSES.iter().map(|class| class.name.as_str())))]
@@ -91,6 +99,9 @@ pub struct StressOptions {
     /// Print the results as JSON
     #[arg(long)]
     pub json: bool,
+    /// Only list the classes
+    #[arg(long)]
+    pub list: bool,
 }
 
 /// The verdict. Later ones are more severe.
@@ -105,17 +116,20 @@ pub enum Verdict {
     Guest,
 }
 
-/// Returns the name, the description and the stressors of each class.
-pub fn classes() -> impl Iterator<Item = (&'static str, &'static str, String)> {
-    CLASSES.iter().map(|class| (class.name.as_str(), class.about.as_str(), class.shown()))
-}
-
-/// Runs the classes in both kernels, prints the results and returns the most severe verdict.
+/// Lists the classes, or runs them in both kernels, prints the results and returns the most severe verdict.
 ///
 /// # Errors
 /// When stress-ng cannot be installed, a kernel does not build, or QEMU fails. If a guest panics, hangs or
 /// reports a problem, the other classes still run.
 pub fn run(ctx: &Context, options: &StressOptions) -> Result<Verdict> {
+    if options.list {
+        for class in CLASSES.iter() {
+            println!("{:<12} {} ({})", class.name, class.about, class.shown());
+        }
+        return Ok(Verdict::Ok);
+    }
+    let wrong = || WrongUsage(format!("--arch {}: the host's stress-ng does not run there", ctx.arch));
+    ensure!(ctx.arch.is_native(), wrong());
     let is_chosen = |class: &&Class| options.classes.is_empty() || options.classes.contains(&class.name);
     let classes: Vec<&Class> = CLASSES.iter().filter(is_chosen).collect();
     host::ensure_packages(ctx, &[host::guest_packages(ctx.arch), PACKAGES].concat())?;

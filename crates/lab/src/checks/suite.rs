@@ -7,11 +7,12 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::builder::PossibleValuesParser;
 use comfy_table::Table;
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 
+use crate::WrongUsage;
 use crate::arch::Arch;
 use crate::checks::{passes, times};
 use crate::content::Content;
@@ -184,7 +185,7 @@ const CHECKS: &[Check] = &[
 ];
 
 /// Returns a table of all checks: name, tiers, description.
-pub fn list() -> String {
+fn list() -> String {
     let mut table = Table::new();
     table.load_preset(UTF8_HORIZONTAL_ONLY).set_header(["check", "check", "test", "test-full", "what"]);
     for check in CHECKS {
@@ -198,8 +199,15 @@ pub fn list() -> String {
 /// How many lines of the log of a failed check are shown.
 const FAILURE_LOG_LINES: usize = 60;
 
-/// The options of `lab test`.
+/// Run the project's checks, by tier or by name
+///
+/// Checks that passed before with the same content are skipped, and the report says which. Passes are
+/// remembered in the cache for 30 days.
 #[derive(clap::Args)]
+#[command(after_help = "Examples:
+  lab test                                what `make test` runs
+  lab test --tier check                   for every edit; six minutes with warm caches
+  lab test kunit selftests-slim --fresh   two checks, even if they passed before")]
 pub struct SuiteOptions {
     /// Checks by name [default: all of the tier]
     #[arg(value_parser = PossibleValuesParser::new(CHECKS.iter().map(|check| check.name)), hide_possible_values = true)]
@@ -210,6 +218,9 @@ pub struct SuiteOptions {
     /// Do not skip what passed before
     #[arg(long)]
     pub fresh: bool,
+    /// Only list the checks
+    #[arg(long)]
+    pub list: bool,
 }
 
 /// The result of a check.
@@ -229,11 +240,20 @@ struct CheckResult {
     last: Option<Duration>,
 }
 
-/// Runs the selected checks, prints the summary and returns whether all passed.
+/// Lists the checks, or runs the selected ones, prints the summary and returns whether all passed.
 ///
 /// # Errors
-/// When a package is missing and cannot be installed.
+/// When a package is missing and cannot be installed; [`WrongUsage`] for another architecture or series.
 pub fn run(ctx: &Context, options: &SuiteOptions) -> Result<bool> {
+    if options.list {
+        println!("{}", list());
+        return Ok(true);
+    }
+    let of_host = ctx.arch == Arch::of_host();
+    let what = "--arch is not for `lab test`: its checks are of the host's architecture, or name their own";
+    ensure!(of_host, WrongUsage(what.into()));
+    let of_default = ctx.series.name == series::DEFAULT || ctx.kernel.is_some();
+    ensure!(of_default, WrongUsage("--series is not for `lab test`: its checks name their own".into()));
     let is_chosen = |check: &&Check| match &options.checks[..] {
         [] => check.tiers.contains(&options.tier),
         named => named.iter().any(|name| name == check.name),

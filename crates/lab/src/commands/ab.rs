@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab ab`.
+//! `lab ab` and `lab merge`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -310,8 +310,20 @@ fn bisect_code(outcome: Result<u8>) -> u8 {
     }
 }
 
+/// Puts the shards of a comparison together, and returns the exit code.
+pub fn merge(ctx: &Context, files: Vec<PathBuf>, json: bool) -> Result<u8> {
+    let read = |path: PathBuf| Results::read(&path).map(|results| (path, results));
+    let shards = files.into_iter().map(read).collect::<Result<_>>()?;
+    let results = experiment::merge(shards).map_err(|e| WrongUsage(format!("{e:#}")))?;
+    let turn = host::lock(ctx, &ctx.out)?;
+    experiment::write(&results, &ctx.out)?;
+    drop(turn);
+    show(&results, json)?;
+    Ok(exit_code(&results, !results.anything_worse()))
+}
+
 /// Returns the exit code of a complete comparison. A failed boot takes precedence over a finding.
-pub fn exit_code(results: &Results, good: bool) -> u8 {
+fn exit_code(results: &Results, good: bool) -> u8 {
     results.exit_code().unwrap_or(if good { 0 } else { exit::FINDING })
 }
 
@@ -345,7 +357,7 @@ fn command_line() -> String {
 }
 
 /// Prints the results as a table, or as the text of results.json.
-pub fn show(results: &Results, json: bool) -> Result<()> {
+fn show(results: &Results, json: bool) -> Result<()> {
     if json {
         print!("{}", results.to_json()?);
     } else {

@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use anyhow::Result;
 
-use crate::WrongUsage;
 use crate::context::Context;
 use crate::kernel::source;
 use crate::kernel::user::{Sources, UserKernel, build_user};
@@ -111,13 +110,7 @@ impl FromStr for CopySpec {
 }
 
 /// Builds a kernel, or finds it in the cache, and returns it with its arm.
-///
-/// # Errors
-/// When it is not for the series, or cannot be built.
 pub fn built(ctx: &Context, tree: Tree, variant: Variant, cmdline: &str) -> Result<(Arm, Kernel)> {
-    if !tree.is_of_series(ctx) {
-        return Err(WrongUsage(format!("{tree}: there is no such control kernel of Linux {}", ctx.series.name)).into());
-    }
     let kernel = kernel::build(ctx, tree, variant)?;
     let arm = Arm { name: tree.to_string(), bzimage: kernel.bzimage.clone(), cmdline: cmdline.to_owned() };
     Ok((arm, kernel))

@@ -4,35 +4,30 @@
 mod ab;
 mod arms;
 mod boot;
-mod build;
 mod clean_cache;
-mod doctor;
 mod exit;
 mod faceoff;
-mod history;
-mod merge;
-mod patches;
 mod report;
-mod static_checks;
-mod stress;
-mod test;
-mod topics;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+use crate::ab::history::{self, HistoryOptions};
 use crate::arch::Arch;
 use crate::checks::kunit::{self, KunitOptions};
 use crate::checks::selftests::{self, SelftestOptions};
 use crate::checks::soak::{self, SoakOptions};
+use crate::checks::stress::{self, StressOptions, Verdict};
+use crate::checks::suite::{self, SuiteOptions};
 use crate::context::Context;
 use crate::kernel::deb::{self, DebOptions};
-use crate::kernel::source;
+use crate::kernel::patches::{self, PatchesOptions};
+use crate::kernel::{self, Tree, Variant, lint, source, topics};
 use crate::progress::Progress;
-use crate::{debian, host};
+use crate::{debian, doctor, host};
 
 use exit::{error_code, finding_unless};
 
@@ -65,23 +60,60 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Ab(ab::AbArgs),
-    Merge(merge::MergeArgs),
-    History(history::HistoryArgs),
+    /// Put the shards of a comparison together
+    ///
+    /// Writes results.json and report.html as `lab ab` does.
+    #[command(after_help = "Example, on two machines and then on one of them:
+  lab ab reap --shard 1/2
+  lab ab reap --shard 2/2
+  lab merge one/results.json two/results.json")]
+    Merge {
+        /// The results.json of each shard
+        #[arg(value_name = "FILE", required = true)]
+        files: Vec<PathBuf>,
+        /// Print results.json on stdout instead of the table
+        #[arg(long)]
+        json: bool,
+    },
+    History(HistoryOptions),
     Faceoff(faceoff::FaceoffArgs),
     Report(report::ReportArgs),
     Boot(boot::BootArgs),
-    Build(build::BuildArgs),
+    /// Build kernels, unless the cache has them, and print the paths of the bzImages
+    Build {
+        /// A tree: stock, memreap or a control kernel; repeatable [default: all]
+        #[arg(long, value_name = "TREE")]
+        arm: Vec<Tree>,
+        /// The configuration
+        #[arg(long, value_enum, default_value_t = Variant::Slim)]
+        variant: Variant,
+    },
     KernelDeb(DebOptions),
     Kunit(KunitOptions),
     Selftests(SelftestOptions),
     Soak(SoakOptions),
-    Stress(stress::StressArgs),
+    Stress(StressOptions),
     #[command(alias = "series")]
-    Patches(patches::PatchesArgs),
-    Static(static_checks::StaticArgs),
-    Topics(topics::TopicsArgs),
-    Test(test::TestArgs),
-    Doctor(doctor::DoctorArgs),
+    Patches(PatchesOptions),
+    /// Check the topics' code: checkpatch, sparse, W=1
+    Static {
+        /// Also compile it in rare configurations (SMP=n, MMU=n, SWAP=n, ...)
+        #[arg(long)]
+        configs: bool,
+    },
+    /// List the topics, in order
+    Topics {
+        /// Apply them to the oldest and the newest kernel of the series that apt offers
+        #[arg(long)]
+        check_all: bool,
+    },
+    Test(SuiteOptions),
+    /// Check what the lab needs of this host and say how to get what is missing
+    Doctor {
+        /// Print the findings as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Install the Debian packages that the lab needs
     HostSetup,
     /// Remove all caches: sources, trees, builds, compiler cache
@@ -109,12 +141,18 @@ fn run(cli: Cli) -> Result<u8> {
     ctx.arch = cli.arch;
     match cli.command {
         Command::Ab(args) => ab::run(&ctx, args),
-        Command::Merge(args) => merge::run(&ctx, args),
-        Command::History(args) => history::run(&ctx, &args),
+        Command::Merge { files, json } => ab::merge(&ctx, files, json),
+        Command::History(options) => Ok(finding_unless(history::run(&ctx, &options)?)),
         Command::Faceoff(args) => faceoff::run(&ctx, &args),
         Command::Report(args) => report::run(&ctx, &args),
         Command::Boot(args) => boot::run(&ctx, args),
-        Command::Build(args) => build::run(&ctx, &args),
+        Command::Build { arm, variant } => {
+            let trees = if arm.is_empty() { Tree::of_series(&ctx).collect() } else { arm };
+            for tree in trees {
+                println!("{}", kernel::build(&ctx, tree, variant)?.bzimage.display());
+            }
+            Ok(0)
+        }
         Command::KernelDeb(options) => {
             deb::packages(&ctx, &options)?.iter().for_each(|package| println!("{}", package.display()));
             Ok(0)
@@ -122,12 +160,16 @@ fn run(cli: Cli) -> Result<u8> {
         Command::Kunit(options) => Ok(finding_unless(kunit::run(&ctx, &options)?)),
         Command::Selftests(options) => Ok(finding_unless(selftests::run(&ctx, &options)?)),
         Command::Soak(options) => Ok(finding_unless(soak::run(&ctx, &options)?)),
-        Command::Stress(args) => stress::run(&ctx, &args),
-        Command::Patches(args) => patches::run(&ctx, &args),
-        Command::Static(args) => static_checks::run(&ctx, &args),
-        Command::Topics(args) => topics::run(&ctx, &args),
-        Command::Test(args) => test::run(&ctx, &args),
-        Command::Doctor(args) => doctor::run(&ctx, &args),
+        Command::Stress(options) => Ok(match stress::run(&ctx, &options)? {
+            Verdict::Ok => 0,
+            Verdict::Finding => exit::FINDING,
+            Verdict::Guest => exit::GUEST,
+        }),
+        Command::Patches(options) => patches::run(&ctx, &options).map(|()| 0),
+        Command::Static { configs } => Ok(finding_unless(lint::run(&ctx, configs)?)),
+        Command::Topics { check_all } => topics::run(&ctx, check_all).map(|()| 0),
+        Command::Test(options) => Ok(finding_unless(suite::run(&ctx, &options)?)),
+        Command::Doctor { json } => Ok(if doctor::run(&ctx, json)? { 0 } else { exit::HOST }),
         Command::HostSetup => {
             let needed = [
                 host::KERNEL_BUILD_PACKAGES,

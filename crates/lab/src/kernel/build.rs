@@ -6,10 +6,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+use crate::WrongUsage;
 use crate::arch::Arch;
 use crate::content::{Content, hex};
 use crate::context::Context;
@@ -45,10 +46,12 @@ struct Marker {
 /// stock build if the cache has it.
 ///
 /// # Errors
-/// When the source or a package is missing, a patch does not apply, a requested symbol does not take
-/// effect, or the build fails. The message of a failed build has the compiler's errors, the end of the log
-/// and its path.
+/// When the tree is not for the series, the source or a package is missing, a patch does not apply, a requested symbol
+/// does not take effect, or the build fails. The message of a failed build has the compiler's errors, the end of the
+/// log and its path.
 pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
+    let wrong = || WrongUsage(format!("{tree}: there is no such control kernel of Linux {}", ctx.series.name));
+    ensure!(tree.is_of_series(ctx), wrong());
     if let Some(why) = make::refused_path(&ctx.cache) {
         bail!("{}: {why}", ctx.cache.display());
     }

@@ -7,16 +7,56 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::slice;
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 
+use crate::WrongUsage;
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::config;
 use crate::kernel::lint;
 use crate::kernel::make;
+use crate::kernel::series;
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 use crate::kernel::{self, Tree, Variant};
+
+/// Export the topics as patches for git am
+#[derive(clap::Args)]
+pub struct PatchesOptions {
+    /// Instead of the topics, the patches of kernel/upstream: what stands alone, small enough to be sent to Linux
+    #[arg(long)]
+    pub upstream: bool,
+    /// The folder for the patches
+    #[arg(long, value_name = "FOLDER", default_value = "patches")]
+    pub out: PathBuf,
+    /// Apply the patches with git am and build a kernel after each
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// Exports the patches, prints their paths, and checks them if that is wanted.
+///
+/// # Errors
+/// As [`export`] and [`check`]; [`WrongUsage`] for the patches of kernel/upstream in another series than the newest.
+pub fn run(ctx: &Context, options: &PatchesOptions) -> Result<()> {
+    // git runs in other folders, so the path must be absolute.
+    let out = std::path::absolute(&options.out).with_context(|| options.out.display().to_string())?;
+    let topics = if options.upstream { topics::upstream(&ctx.repo)? } else { topics::load(&ctx.repo, &ctx.series)? };
+    let newest = series::names(&ctx.repo)?.pop().unwrap_or_default();
+    ensure!(
+        !options.upstream || ctx.series.name == newest,
+        WrongUsage(format!("the patches of kernel/upstream are for {newest}: lab --series {newest} ..."))
+    );
+    let cover_letter = options.upstream.then(|| ctx.in_repo("kernel/upstream/cover-letter.txt"));
+    let exported = export(ctx, &topics, cover_letter.as_deref(), &out)?;
+    for patch in &exported {
+        println!("{}", patch.display());
+    }
+    if options.check {
+        check(ctx, &topics, &exported[usize::from(options.upstream)..])?;
+    }
+    Ok(())
+}
 
 /// Writes the topics as a series to the folder `out`, replaces the patches of an earlier export there, and returns the
 /// paths of the patches in order. Equal topics yield equal patches. With a cover letter, its first line its subject, it
@@ -25,7 +65,7 @@ use crate::kernel::{self, Tree, Variant};
 /// # Errors
 /// When a topic does not apply, its README cannot be a commit message, or git has no user name and
 /// address for the sign-off.
-pub fn export(ctx: &Context, topics: &[Topic], cover_letter: Option<&Path>, out: &Path) -> Result<Vec<PathBuf>> {
+fn export(ctx: &Context, topics: &[Topic], cover_letter: Option<&Path>, out: &Path) -> Result<Vec<PathBuf>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let source = source::get(ctx)?;
     let step = ctx.progress.step("exporting the series");
@@ -98,7 +138,7 @@ fn with_recipients(mail: &str, recipients: &[String]) -> String {
 ///
 /// # Errors
 /// Names the first patch that does not apply or build, or adds a warning.
-pub fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()> {
+fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()> {
     if patches.len() != topics.len() {
         bail!("{} patches for {} topics: an empty topic?", patches.len(), topics.len());
     }

@@ -517,12 +517,33 @@ pub fn digest(topics: &[Topic], content: &mut Content) -> Result<()> {
     Ok(())
 }
 
+/// Lists the topics, or checks that they apply.
+///
+/// # Errors
+/// As [`load`] and [`check_all`].
+pub fn run(ctx: &Context, check: bool) -> Result<()> {
+    if check {
+        for release in check_all(ctx)? {
+            println!("{release}: all topics and control kernels apply");
+        }
+        return Ok(());
+    }
+    for topic in load(&ctx.repo, &ctx.series)? {
+        let symbol = topic.kconfig.unwrap_or_default();
+        println!("{:<15} CONFIG_{:<25} {}", topic.name, symbol, topic.subject);
+    }
+    for (name, why) in &ctx.series.without {
+        println!("{name:<15} not for {}: {why}", ctx.series.name);
+    }
+    Ok(())
+}
+
 /// Applies the topics, and the patch of each control kernel, to the kernel that was chosen, or else to the oldest and the
 /// newest release of the series that apt offers (without apt: that the cache has), and returns those releases.
 ///
 /// # Errors
 /// As [`Topic::apply`], naming the kernel; or when no source is available.
-pub fn check_all(ctx: &Context) -> Result<Vec<String>> {
+fn check_all(ctx: &Context) -> Result<Vec<String>> {
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let changed = changes(Tree::Memreap, &ctx.repo, &ctx.series)?;
     let mut trees = vec![changed];
