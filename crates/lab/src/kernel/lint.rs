@@ -36,22 +36,12 @@ const COUNTERPARTS: [(&str, &str); 5] = [
     ("include/linux/memreap_oom.h:", "include/linux/mm.h:"),
 ];
 
-/// Patterns of the tools' output. They are constants, so they compile; the tests use all of them.
-struct Patterns {
-    checkpatch_type: Regex,
-    message: Regex,
-    place: Regex,
-    quoted: Regex,
-}
-
-static PATTERNS: LazyLock<Option<Patterns>> = LazyLock::new(|| {
-    Some(Patterns {
-        checkpatch_type: Regex::new(r"^\S* [A-Z]*:([A-Z_]*): ").ok()?,
-        message: Regex::new(r": (warning|error|note): |^make.*\*\*\*").ok()?,
-        place: Regex::new(r":\d+(:\d+)?: ").ok()?,
-        quoted: Regex::new("'[^']*'").ok()?,
-    })
-});
+// Patterns of the tools' output.
+static CHECKPATCH_TYPE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\S* [A-Z]*:([A-Z_]*): ").expect("a constant"));
+static MESSAGE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r": (warning|error|note): |^make.*\*\*\*").expect("a constant"));
+static PLACE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r":\d+(:\d+)?: ").expect("a constant"));
+static QUOTED: LazyLock<Regex> = LazyLock::new(|| Regex::new("'[^']*'").expect("a constant"));
 
 /// Runs the checks, prints each with its findings, and returns whether there are none. `configs` is whether to compile
 /// in rare configurations, too.
@@ -293,7 +283,7 @@ struct Target<'a> {
 
 /// Returns TYPE of `FILE:LINE: LEVEL:TYPE: text`.
 fn checkpatch_type(line: &str) -> Option<&str> {
-    Some(PATTERNS.as_ref()?.checkpatch_type.captures(line)?.get(1)?.as_str())
+    Some(CHECKPATCH_TYPE.captures(line)?.get(1)?.as_str())
 }
 
 /// Whether a finding in the mail is that checkpatch takes Kconfig.TOPIC, sourced from Kconfig, for Kconfig's own name.
@@ -306,16 +296,13 @@ fn is_sourced_name(line: &str, mail: &str) -> bool {
 /// Returns the warnings in make's output, sorted, without the tree's path and line numbers. How a header was included is
 /// no finding: a warning in it has a line of its own.
 pub(super) fn messages(output: &[String], tree: &Path) -> Vec<String> {
-    let Some(patterns) = PATTERNS.as_ref() else { return output.to_vec() };
     let tree = format!("{}/", tree.display());
     let is_message = |line: &&String| {
-        patterns.message.is_match(line)
-            && !line.contains(": note: in included file")
-            && !line.ends_with(OF_SPARSE_ITSELF)
+        MESSAGE.is_match(line) && !line.contains(": note: in included file") && !line.ends_with(OF_SPARSE_ITSELF)
     };
     let plain = |line: &String| {
         let line = line.replace(&tree, "");
-        patterns.place.replacen(line.trim_start_matches("../"), 1, ": ").into_owned()
+        PLACE.replacen(line.trim_start_matches("../"), 1, ": ").into_owned()
     };
     let mut messages: Vec<String> = output.iter().filter(is_message).map(plain).collect();
     messages.sort();
@@ -324,8 +311,7 @@ pub(super) fn messages(output: &[String], tree: &Path) -> Vec<String> {
 
 /// Returns the messages that stock does not have, whatever their names, and of which it has no counterpart.
 pub(super) fn beyond(stock: &[String], now: &[String]) -> Vec<String> {
-    let Some(patterns) = PATTERNS.as_ref() else { return now.to_vec() };
-    let nameless = |line: &str| patterns.quoted.replace_all(line, "''").into_owned();
+    let nameless = |line: &str| QUOTED.replace_all(line, "''").into_owned();
     let known: HashSet<String> = stock.iter().map(|line| nameless(line)).collect();
     let is_new = |line: &&String| {
         let counterparts = COUNTERPARTS.iter().filter(|(ours, _)| line.starts_with(ours));

@@ -435,13 +435,8 @@ fn insert(text: &str, place: Place, lines: &str) -> Option<String> {
 
 /// Summarises the output of patch for `hook` in one line: the first file that failed, and its hunks.
 fn explain(hook: &str, said: &str) -> String {
-    // The patterns are constants, so they compile.
-    let (Ok(file), Ok(hunk)) = (
-        Regex::new(r"^(?:checking|patching) file '?(.+?)'?(?: using Plan .)?$"),
-        Regex::new(r"^Hunk #(\d+) FAILED at (\d+)"),
-    ) else {
-        return said.to_owned();
-    };
+    let file = Regex::new(r"^(?:checking|patching) file '?(.+?)'?(?: using Plan .)?$").expect("a constant");
+    let hunk = Regex::new(r"^Hunk #(\d+) FAILED at (\d+)").expect("a constant");
     let mut current = String::new();
     let mut failed: Option<(String, Vec<String>)> = None;
     for line in said.lines() {
