@@ -12,9 +12,8 @@ use crate::debian;
 use crate::host::{self, Pkg};
 use crate::kernel;
 use crate::kernel::source;
-use crate::vm::accel::Accel;
 use crate::vm::parallel;
-use crate::vm::probe;
+use crate::vm::probe::{self, Accel};
 
 /// The space for a source tree, stock and changed builds of two variants, and ccache.
 const MIN_FREE_DISK_GIB: u64 = 8;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
-use lab::vm::accel::Accel;
 use lab::vm::boot;
 use lab::vm::channel::Outcome;
 use lab::vm::job::{Arm, GuestCommand, Job, Mode};
+use lab::vm::probe::Accel;
 
 /// Boots a kernel, and has the daemon defend the guest against a hog of one or many processes. Only the guest's own work
 /// takes time in it, so that a busy host cannot let the kernel's OOM killer be faster.

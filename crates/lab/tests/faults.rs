@@ -16,10 +16,10 @@ use std::time::Duration;
 use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
-use lab::vm::accel::Accel;
 use lab::vm::boot::{Boot, boot_with};
 use lab::vm::channel::Outcome;
 use lab::vm::job::{Arm, GuestCommand, Job, Mode};
+use lab::vm::probe::Accel;
 use protocol::results::Message;
 
 fn context() -> Context {
@@ -111,7 +111,7 @@ fn a_warning_that_the_console_does_not_show_fails_a_green_run() {
 fn a_guest_without_all_of_its_cpus_fails() {
     let job = Job { cpus: 2, cmdline: "maxcpus=1".into(), ..exec(&["true"]) };
     let (boot, _) = run("cpus", &arm(&context()), &job);
-    assert!(matches!(boot.outcome, Outcome::Garbage { .. }), "{:?}", boot.outcome);
+    assert!(matches!(boot.outcome, Outcome::Garbage(_)), "{:?}", boot.outcome);
     assert!(boot.tail(30).contains("\"cpus\":1"), "{}", boot.tail(30));
 }
 
@@ -192,7 +192,7 @@ fn an_oops_is_a_splat() {
 #[test]
 fn a_panic_is_a_panic() {
     let outcome = broken(&["panic"], 120, "Kernel panic - not syncing: dumptest");
-    assert!(matches!(outcome, Outcome::Panic { .. }), "{outcome:?}");
+    assert!(matches!(outcome, Outcome::Panic(_)), "{outcome:?}");
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn a_hang_is_killed_in_time() {
     // Several times what a guest that boots beside others needs to say that.
     job.timeout = Duration::from_secs(20);
     let (boot, _) = run("hang", &arm(&context()), &job);
-    assert!(matches!(boot.outcome, Outcome::Hang { .. }), "{:?}", boot.outcome);
+    assert!(matches!(boot.outcome, Outcome::Hang(_)), "{:?}", boot.outcome);
     assert_eq!(boot.outcome.exit_code(), 122);
     assert!(boot.elapsed < 2 * job.timeout, "{:?}", boot.elapsed);
     // The last progress that it reported.
@@ -211,7 +211,7 @@ fn a_hang_is_killed_in_time() {
 #[test]
 fn garbage_on_the_channel_is_quoted() {
     let outcome = broken(&["garbage"], 124, "this is no message");
-    let Outcome::Garbage { line } = &outcome else { panic!("{outcome:?}") };
+    let Outcome::Garbage(line) = &outcome else { panic!("{outcome:?}") };
     assert!(line.starts_with("this is no message ("), "{line}");
 }
 

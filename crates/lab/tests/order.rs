@@ -9,10 +9,10 @@ use std::time::Duration;
 use lab::context::Context;
 use lab::kernel::{self, Tree, Variant};
 use lab::progress::Progress;
-use lab::vm::accel::Accel;
 use lab::vm::boot;
 use lab::vm::channel::Outcome;
 use lab::vm::job::{Arm, GuestCommand, Job};
+use lab::vm::probe::Accel;
 
 /// Measures `100-vmas/freed-descending` with these kernel parameters, in percent.
 fn descending(cmdline: &str) -> f64 {

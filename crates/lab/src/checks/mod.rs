@@ -19,10 +19,10 @@ use protocol::results::Message;
 
 use crate::ab::experiment::{Cause, Failure};
 use crate::context::Context;
-use crate::vm::accel::Accel;
 use crate::vm::boot::{Boot, boot_with};
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, Job};
+use crate::vm::probe::Accel;
 
 /// Boots a guest and returns what its command printed, and if that failed, the guest's notes, which say why if it could
 /// not be run. The text is also written to `output.log` in the boot's log folder.
@@ -49,7 +49,7 @@ fn boot_and_collect(
     }
     let logs = boot.logs().to_path_buf();
     fs::write(logs.join("output.log"), &text)?;
-    if let Outcome::Qemu { .. } = boot.outcome {
+    if let Outcome::Qemu(_) = boot.outcome {
         return Err(failure(name, &boot, 20));
     }
     Ok((boot, text))

@@ -27,12 +27,11 @@ use crate::context::Context;
 use crate::host::{self, Pkg, Probe, Staging};
 use crate::kernel::{self, Kernel, Tree, Variant};
 use crate::progress::elapsed;
-use crate::vm::accel::Accel;
 use crate::vm::boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
-use crate::vm::probe;
+use crate::vm::probe::{self, Accel};
 
 /// The folder of our tests.
 const OUR_FOLDER: &str = "memreap";

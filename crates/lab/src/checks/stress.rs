@@ -26,12 +26,11 @@ use crate::checks::boot_and_collect;
 use crate::context::Context;
 use crate::host::{self, Pkg, Staging};
 use crate::kernel::{self, Tree, Variant};
-use crate::vm::accel::Accel;
 use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job};
 use crate::vm::parallel;
-use crate::vm::probe;
+use crate::vm::probe::{self, Accel};
 
 /// The package of stress-ng.
 const PACKAGES: &[Pkg] = &[Pkg::tool("stress-ng", "stress-ng")];
@@ -624,9 +623,9 @@ mod tests {
     #[test]
     fn a_guest_that_fails_counts_more_than_findings() {
         let splat = Outcome::Splat { kind: "WARN", line: "WARNING: x".into() };
-        let hang = Outcome::Hang { after: Duration::from_secs(9) };
-        let panic = Outcome::Panic { line: "Kernel panic".into() };
-        for outcome in [splat, hang, panic, Outcome::NoResult, Outcome::Garbage { line: "x".into() }] {
+        let hang = Outcome::Hang(Duration::from_secs(9));
+        let panic = Outcome::Panic("Kernel panic".into());
+        for outcome in [splat, hang, panic, Outcome::NoResult, Outcome::Garbage("x".into())] {
             let good = || report(&ONE, Outcome::Exit(0), GOOD);
             let bad = || report(&ONE, outcome.clone(), "");
             for (stock, memreap) in [(good(), bad()), (bad(), good()), (bad(), bad())] {

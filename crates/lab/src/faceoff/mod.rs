@@ -45,9 +45,8 @@ use crate::host::write_atomically;
 use crate::kernel::{self, Kernel, Tree};
 use crate::progress::elapsed;
 use crate::stolen;
-use crate::vm::accel::Accel;
 use crate::vm::image;
-use crate::vm::probe;
+use crate::vm::probe::{self, Accel};
 
 /// The time from the start of the contestant to that of the load.
 const SETTLE_SECONDS: u64 = 3;

@@ -32,9 +32,9 @@ use crate::context::Context;
 use crate::host::{self, Child, Staging};
 use crate::kernel::Kernel;
 use crate::progress::Step;
-use crate::vm::accel::Accel;
 use crate::vm::job::Mode;
 use crate::vm::logs::{Logs, Output, append_excerpt};
+use crate::vm::probe::Accel;
 use crate::vm::qemu::{self, host_tsc_khz, option_path};
 
 /// How many snapshots there are of each kernel and machine. A snapshot is one draw of all that differs from boot
@@ -318,10 +318,10 @@ impl Guest {
             let ended = self.child.try_wait()?;
             let bytes = self.output.read()?;
             // First, as the last event may be there already.
-            if let Some(line) = self.output.watch.panic() {
+            if let Some(line) = &self.output.watch.panic {
                 return Err(self.failure(&format!("the guest panicked: {line}")));
             }
-            if let Some((kind, line)) = self.output.watch.splat() {
+            if let Some((kind, line)) = &self.output.watch.splat {
                 return Err(self.failure(&format!("the guest's kernel complains ({kind}): {line}")));
             }
             for line in self.events.feed(&bytes) {

@@ -22,12 +22,12 @@ use crate::content::Content;
 use crate::context::Context;
 use crate::host;
 use crate::stolen;
-use crate::vm::accel::Accel;
 use crate::vm::channel::{Decoder, Outcome};
 use crate::vm::console;
 use crate::vm::image;
 use crate::vm::job::{Arm, Job};
 use crate::vm::logs::{Logs, Output, append_excerpt, claim};
+use crate::vm::probe::Accel;
 use crate::vm::qemu::{self, host_tsc_khz, option_path};
 use crate::vm::terminal::Terminal;
 
@@ -89,14 +89,14 @@ impl Boot {
         let mut text = String::new();
         let mut show = |log: &Path, from: Option<&str>, lines| append_excerpt(&mut text, log, from, lines);
         match &self.outcome {
-            Outcome::Qemu { .. } => {
+            Outcome::Qemu(_) => {
                 show(&self.logs().join("qemu.cmd"), None, lines);
                 show(&self.logs().join("qemu.log"), None, lines);
             }
-            Outcome::Panic { line } => show(&self.console_log, Some(line), lines),
+            Outcome::Panic(line) => show(&self.console_log, Some(line), lines),
             Outcome::Splat { line, .. } => show(&self.console_log, Some(line), lines),
-            Outcome::Garbage { .. } => show(&self.channel_log, None, lines),
-            Outcome::Hang { .. } | Outcome::NoResult | Outcome::Exit(_) => {
+            Outcome::Garbage(_) => show(&self.channel_log, None, lines),
+            Outcome::Hang(_) | Outcome::NoResult | Outcome::Exit(_) => {
                 show(&self.console_log, None, lines);
                 show(&self.channel_log, None, lines / 2);
             }
@@ -158,21 +158,23 @@ pub fn boot_with(
         Err(e) => End::Died(format!("{e:#}")),
         Ok(mut child) => {
             let _terminal = if job.interactive { Some(Terminal::join(&mut child)?) } else { None };
-            let mut deadlines = Deadlines::new(began, job);
+            let mut deadline = began + job.timeout;
             loop {
                 // Checked before the logs are read, so that they are complete once QEMU has ended.
                 let status = child.try_wait()?;
                 run.read(sink)?;
                 if let Some(step) = &step {
-                    step.detail(run.progress.as_deref().unwrap_or(run.output.watch.last()));
+                    step.detail(run.progress.as_deref().unwrap_or(&run.output.watch.last));
                 }
                 if let Some(status) = status {
                     break End::of(status, &logs.qemu);
                 }
-                if let Some(end) = deadlines.check(&run) {
+                deadline = run.deadline(deadline);
+                // The user ends an interactive guest by Ctrl-].
+                if !job.interactive && Instant::now() >= deadline {
                     child.kill_and_wait()?;
                     run.read(sink)?;
-                    break end;
+                    break End::Killed;
                 }
                 thread::sleep(POLL_INTERVAL);
             }
@@ -230,9 +232,7 @@ enum End {
     /// By itself with an error, or it could not be started.
     Died(String),
     /// Killed: the guest did not end in time.
-    TimeOut,
-    /// Killed: the kernel had complained and the time after that was over.
-    AfterComplaint,
+    Killed,
 }
 
 impl End {
@@ -243,51 +243,6 @@ impl End {
         let words = host::tail(log, 3);
         let words = if words.is_empty() { "no message".into() } else { words.trim().to_owned() };
         Self::Died(format!("{status}: {words}"))
-    }
-}
-
-/// When a guest is killed.
-struct Deadlines {
-    hang_deadline: Instant,
-    complaint_deadline: Option<Instant>,
-    interactive: bool,
-    exited: bool,
-}
-
-impl Deadlines {
-    fn new(began: Instant, job: &Job) -> Self {
-        Self {
-            hang_deadline: began + job.timeout,
-            complaint_deadline: None,
-            interactive: job.interactive,
-            exited: false,
-        }
-    }
-
-    fn check(&mut self, run: &Run) -> Option<End> {
-        let now = Instant::now();
-        if self.interactive {
-            // The user can end it by Ctrl-].
-            return None;
-        }
-        if self.complaint_deadline.is_none() {
-            if run.output.watch.panic().is_some() {
-                self.complaint_deadline = Some(now + END_GRACE);
-            } else if run.output.watch.splat().is_some() {
-                self.complaint_deadline = Some(now + SPLAT_GRACE);
-            }
-        }
-        if run.decoder.exit().is_some() && !self.exited {
-            self.exited = true;
-            self.hang_deadline = self.hang_deadline.min(now + END_GRACE);
-        }
-        if self.complaint_deadline.is_some_and(|at| now >= at) {
-            Some(End::AfterComplaint)
-        } else if now >= self.hang_deadline {
-            Some(End::TimeOut)
-        } else {
-            None
-        }
     }
 }
 
@@ -334,6 +289,19 @@ impl Run {
         Ok(())
     }
 
+    /// Returns when the guest is killed, which was to be at `before`: a grace counts from the first call that sees what
+    /// it is for, as later calls can only yield a later time.
+    fn deadline(&self, before: Instant) -> Instant {
+        let grace = if self.output.watch.panic.is_some() || self.decoder.exit.is_some() {
+            END_GRACE
+        } else if self.output.watch.splat.is_some() {
+            SPLAT_GRACE
+        } else {
+            return before;
+        };
+        before.min(Instant::now() + grace)
+    }
+
     /// Returns the outcome, in the order of precedence that [`Outcome`] documents.
     fn judge(&mut self, end: End) -> Outcome {
         self.output.watch.finish();
@@ -341,19 +309,19 @@ impl Run {
             self.decoder.finish();
         }
         if let End::Died(error) = end {
-            Outcome::Qemu { error }
-        } else if let Some(line) = self.output.watch.panic() {
-            Outcome::Panic { line: line.to_owned() }
-        } else if let Some((kind, line)) = self.output.watch.splat() {
-            Outcome::Splat { kind, line: line.to_owned() }
+            Outcome::Qemu(error)
+        } else if let Some(line) = self.output.watch.panic.take() {
+            Outcome::Panic(line)
+        } else if let Some((kind, line)) = self.output.watch.splat.take() {
+            Outcome::Splat { kind, line }
         } else if let Some(line) = self.output.watch.unseen(self.tainted) {
             Outcome::Splat { kind: "taint", line }
-        } else if let Some(line) = self.decoder.garbage() {
-            Outcome::Garbage { line: line.to_owned() }
-        } else if matches!(end, End::TimeOut) {
-            Outcome::Hang { after: self.boot.elapsed }
+        } else if let Some(line) = self.decoder.garbage.take() {
+            Outcome::Garbage(line)
+        } else if matches!(end, End::Killed) {
+            Outcome::Hang(self.boot.elapsed)
         } else {
-            self.decoder.exit().map_or(Outcome::NoResult, Outcome::Exit)
+            self.decoder.exit.map_or(Outcome::NoResult, Outcome::Exit)
         }
     }
 }
@@ -478,17 +446,17 @@ mod tests {
         let bad = "nonsense\n";
         let good = "{\"exit\":0}\n";
         let both = format!("{WARN}{PANIC}");
-        assert!(matches!(judge(&both, bad, End::Died("gone".into())), Outcome::Qemu { .. }));
-        assert!(matches!(judge(&both, bad, End::TimeOut), Outcome::Panic { .. }));
-        assert!(matches!(judge(WARN, bad, End::TimeOut), Outcome::Splat { kind: "WARN", .. }));
+        assert!(matches!(judge(&both, bad, End::Died("gone".into())), Outcome::Qemu(_)));
+        assert!(matches!(judge(&both, bad, End::Killed), Outcome::Panic(_)));
+        assert!(matches!(judge(WARN, bad, End::Killed), Outcome::Splat { kind: "WARN", .. }));
         assert!(matches!(judge(WARN, good, End::Guest), Outcome::Splat { .. }));
         let warned = "{\"tainted\":512}\n{\"exit\":0}\n";
         assert!(matches!(judge("", warned, End::Guest), Outcome::Splat { kind: "taint", .. }));
         assert_eq!(judge("", "{\"tainted\":4096}\n{\"exit\":0}\n", End::Guest), Outcome::Exit(0));
-        assert!(matches!(judge("", bad, End::TimeOut), Outcome::Garbage { .. }));
-        assert!(matches!(judge("", "{\"ex", End::Guest), Outcome::Garbage { .. }));
-        assert!(matches!(judge("", "{\"ex", End::TimeOut), Outcome::Hang { .. }));
-        assert!(matches!(judge("", good, End::TimeOut), Outcome::Hang { .. }));
+        assert!(matches!(judge("", bad, End::Killed), Outcome::Garbage(_)));
+        assert!(matches!(judge("", "{\"ex", End::Guest), Outcome::Garbage(_)));
+        assert!(matches!(judge("", "{\"ex", End::Killed), Outcome::Hang(_)));
+        assert!(matches!(judge("", good, End::Killed), Outcome::Hang(_)));
         assert_eq!(judge("", "", End::Guest), Outcome::NoResult);
         assert_eq!(judge("", good, End::Guest), Outcome::Exit(0));
     }

@@ -19,8 +19,10 @@ pub struct Decoder {
     cpus: u32,
     lines: Lines,
     began: bool,
-    exit: Option<i32>,
-    garbage: Option<String>,
+    /// The exit status, once the guest has sent it.
+    pub(crate) exit: Option<i32>,
+    /// The first line that is not a message or not in the right place, with the reason.
+    pub(crate) garbage: Option<String>,
 }
 
 impl Decoder {
@@ -40,16 +42,6 @@ impl Decoder {
         if let Some(rest) = self.lines.finish() {
             self.reject(&rest, "the last line has no end");
         }
-    }
-
-    /// Returns the exit status, once the guest has sent it.
-    pub fn exit(&self) -> Option<i32> {
-        self.exit
-    }
-
-    /// Returns the first line that is not a message or not in the right place, with the reason.
-    pub fn garbage(&self) -> Option<&str> {
-        self.garbage.as_deref()
     }
 
     fn line(&mut self, line: &[u8]) -> Option<Message> {
@@ -86,16 +78,10 @@ impl Decoder {
 /// kernel take precedence over those of the guest's programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// QEMU is missing, refused its arguments or died.
-    Qemu {
-        /// QEMU's message.
-        error: String,
-    },
-    /// The kernel panicked.
-    Panic {
-        /// The line on the console.
-        line: String,
-    },
+    /// QEMU is missing, refused its arguments or died: its message.
+    Qemu(String),
+    /// The kernel panicked: the line on the console.
+    Panic(String),
     /// The kernel printed something from the denylist in [`crate::vm::console`].
     Splat {
         /// The denylist entry, for example `lockdep`.
@@ -103,16 +89,10 @@ pub enum Outcome {
         /// The first matching console line.
         line: String,
     },
-    /// The channel has a line that is not a valid message.
-    Garbage {
-        /// The line and the reason.
-        line: String,
-    },
-    /// The guest did not end in time and was killed.
-    Hang {
-        /// How long it ran.
-        after: Duration,
-    },
+    /// The channel has a line that is not a valid message: the line and the reason.
+    Garbage(String),
+    /// The guest did not end in time and was killed after so long.
+    Hang(Duration),
     /// The guest ended without an exit status.
     NoResult,
     /// The guest was healthy; its job ended with this status (128 + n for signal n).
@@ -134,12 +114,12 @@ impl Outcome {
     /// 120 panic, 121 splat, 122 hang, 123 no result, 124 garbage.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Qemu { .. } => 3,
-            Self::Panic { .. } => 120,
+            Self::Qemu(_) => 3,
+            Self::Panic(_) => 120,
             Self::Splat { .. } => 121,
-            Self::Hang { .. } => 122,
+            Self::Hang(_) => 122,
             Self::NoResult => 123,
-            Self::Garbage { .. } => 124,
+            Self::Garbage(_) => 124,
             // Exit codes have eight bits; any other status must not become 0.
             Self::Exit(status) => u8::try_from(*status).unwrap_or(u8::MAX),
         }
@@ -149,11 +129,11 @@ impl Outcome {
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Qemu { error } => write!(f, "QEMU failed: {error}"),
-            Self::Panic { line } => write!(f, "the kernel panicked: {line}"),
+            Self::Qemu(error) => write!(f, "QEMU failed: {error}"),
+            Self::Panic(line) => write!(f, "the kernel panicked: {line}"),
             Self::Splat { kind, line } => write!(f, "the kernel complained ({kind}): {line}"),
-            Self::Garbage { line } => write!(f, "garbage on the result channel: {line}"),
-            Self::Hang { after } => write!(f, "the guest hung: killed after {} s", after.as_secs()),
+            Self::Garbage(line) => write!(f, "garbage on the result channel: {line}"),
+            Self::Hang(after) => write!(f, "the guest hung: killed after {} s", after.as_secs()),
             Self::NoResult => f.write_str("the guest ended without a result"),
             Self::Exit(0) => f.write_str("ok"),
             Self::Exit(status) => write!(f, "exit status {status}"),
@@ -184,7 +164,7 @@ mod tests {
         let mut decoder = Decoder::new(2);
         let pieces: Vec<_> = text.as_bytes().chunks(7).flat_map(|c| decoder.feed(c)).collect();
         decoder.finish();
-        assert_eq!((pieces, decoder.exit(), decoder.garbage()), (whole, Some(3), None));
+        assert_eq!((pieces, decoder.exit, decoder.garbage), (whole, Some(3), None));
     }
 
     #[test]
@@ -204,7 +184,7 @@ mod tests {
         ] as [(String, &str); 8]
         {
             let (_, decoder) = decode(&text);
-            let garbage = decoder.garbage().unwrap_or_default().to_owned();
+            let garbage = decoder.garbage.unwrap_or_default();
             assert!(garbage.contains(why), "{text:?}: {garbage}");
         }
     }
@@ -212,19 +192,19 @@ mod tests {
     #[test]
     fn a_cut_off_last_line_is_garbage_only_when_the_guest_ended() {
         let (_, mut decoder) = decode("{\"exit\":");
-        assert_eq!(decoder.garbage(), None);
+        assert_eq!(decoder.garbage, None);
         decoder.finish();
-        assert!(decoder.garbage().is_some_and(|g| g.contains("no end")));
+        assert!(decoder.garbage.is_some_and(|g| g.contains("no end")));
     }
 
     #[test]
     fn exit_codes_cannot_be_mistaken_for_each_other() {
         let codes = [
-            Outcome::Qemu { error: String::new() },
-            Outcome::Panic { line: String::new() },
+            Outcome::Qemu(String::new()),
+            Outcome::Panic(String::new()),
             Outcome::Splat { kind: "BUG", line: String::new() },
-            Outcome::Garbage { line: String::new() },
-            Outcome::Hang { after: Duration::ZERO },
+            Outcome::Garbage(String::new()),
+            Outcome::Hang(Duration::ZERO),
             Outcome::NoResult,
             Outcome::Exit(7),
         ]

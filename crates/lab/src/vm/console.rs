@@ -9,6 +9,7 @@
 use std::sync::LazyLock;
 
 use anyhow::{Context as _, Result};
+use protocol::line::Lines;
 use regex::Regex;
 
 /// What a kernel under test must not print: the kind, for reports, and a regular expression. The first match
@@ -80,9 +81,9 @@ pub(crate) const KNOWN_RACES: &[(&str, &str)] = &[
 static KNOWN_RACE_TITLES: LazyLock<Vec<(Regex, &'static str)>> = LazyLock::new(|| {
     let title = |functions: &str| {
         let functions = functions.replace(' ', r"(?:\.constprop\.\d+)? ");
-        Regex::new(&format!(r"^BUG: KCSAN: data-race in (?:{functions})(?:\.constprop\.\d+)?$")).ok()
+        Regex::new(&format!(r"^BUG: KCSAN: data-race in (?:{functions})(?:\.constprop\.\d+)?$")).expect("a constant")
     };
-    KNOWN_RACES.iter().filter_map(|(functions, needed)| Some((title(functions)?, *needed))).collect()
+    KNOWN_RACES.iter().map(|(functions, needed)| (title(functions), *needed)).collect()
 });
 
 /// The bits of /proc/sys/kernel/tainted that a message of the denylist sets.
@@ -94,23 +95,27 @@ const RACE_STACKS_END: &str = "Reported by Kernel Concurrency Sanitizer";
 /// The beginning of the message of a panic. It is reported even if other lines of the denylist came before.
 const PANIC_MESSAGE: &str = "Kernel panic";
 
-static DENYLIST_REGEXES: LazyLock<Vec<(&'static str, Regex)>> =
-    LazyLock::new(|| DENYLIST.iter().filter_map(|(kind, pattern)| Some((*kind, Regex::new(pattern).ok()?))).collect());
+static DENYLIST_REGEXES: LazyLock<Vec<(&'static str, Regex)>> = LazyLock::new(|| {
+    DENYLIST.iter().map(|(kind, pattern)| (*kind, Regex::new(pattern).expect("a constant"))).collect()
+});
 
 /// `[    1.234567]`, the caller if CONFIG_PRINTK_CALLER is set, then the message.
-static TIME_STAMPED_LINE: LazyLock<Option<Regex>> =
-    LazyLock::new(|| Regex::new(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ?(.*)").ok());
+static TIME_STAMPED_LINE: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"\[ *\d+\.\d{6}\](?:\[ *[TC]\d+\])? ?(.*)").expect("a constant"));
 
 /// What was found on the console so far.
 #[derive(Debug, Default)]
 pub struct ConsoleWatch {
     allow: Vec<Regex>,
-    partial: Vec<u8>,
-    panic: Option<String>,
-    splat: Option<(&'static str, String)>,
+    lines: Lines,
+    /// The line of a panic.
+    pub(crate) panic: Option<String>,
+    /// The first denylisted line that is not allowed, with its kind.
+    pub(crate) splat: Option<(&'static str, String)>,
     /// A report of KCSAN that began as a known race, and the function that has to follow.
     race: Option<(String, &'static str)>,
-    last: String,
+    /// The last line that was not empty. It shows the progress of a guest that reports none.
+    pub(crate) last: String,
 }
 
 impl ConsoleWatch {
@@ -128,28 +133,17 @@ impl ConsoleWatch {
 
     /// Takes the next bytes of the console.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.partial.extend_from_slice(bytes);
-        while let Some(end) = self.partial.iter().position(|&b| b == b'\n') {
-            let line: Vec<u8> = self.partial.drain(..=end).collect();
+        for line in self.lines.feed(bytes) {
             self.line(&String::from_utf8_lossy(&line));
         }
     }
 
     /// Ends the console: a last line without a line end counts as well.
     pub fn finish(&mut self) {
-        let rest = std::mem::take(&mut self.partial);
-        self.line(&String::from_utf8_lossy(&rest));
+        if let Some(rest) = self.lines.finish() {
+            self.line(&String::from_utf8_lossy(&rest));
+        }
         self.race_is_unknown();
-    }
-
-    /// Returns the line of a panic.
-    pub fn panic(&self) -> Option<&str> {
-        self.panic.as_deref()
-    }
-
-    /// Returns the first denylisted line that is not allowed, with its kind.
-    pub fn splat(&self) -> Option<(&'static str, &str)> {
-        self.splat.as_ref().map(|(kind, line)| (*kind, line.as_str()))
     }
 
     /// Returns what the kernel says about itself by `tainted`, as in /proc/sys/kernel/tainted, and has not been seen
@@ -159,18 +153,13 @@ impl ConsoleWatch {
         self.allow.is_empty().then(|| format!("tainted by a {what} (bit {bit}) that is not on the console"))
     }
 
-    /// Returns the last line that was not empty. It shows the progress of a guest that reports none.
-    pub fn last(&self) -> &str {
-        &self.last
-    }
-
     fn line(&mut self, line: &str) {
         let line = line.trim_end();
         if line.is_empty() {
             return;
         }
         line.clone_into(&mut self.last);
-        let Some(text) = TIME_STAMPED_LINE.as_ref().and_then(|s| s.captures(line)?.get(1)) else { return };
+        let Some(text) = TIME_STAMPED_LINE.captures(line).and_then(|found| found.get(1)) else { return };
         let text = text.as_str();
         if self.race.as_ref().is_some_and(|(_, function)| text.contains(function)) {
             self.race = None;
@@ -211,13 +200,7 @@ mod tests {
         let mut watch = ConsoleWatch::new(&allow).unwrap();
         watch.feed(text.as_bytes());
         watch.finish();
-        watch.splat().map(|(kind, _)| kind)
-    }
-
-    #[test]
-    fn every_pattern_is_a_regular_expression() {
-        assert_eq!(DENYLIST_REGEXES.len(), DENYLIST.len());
-        assert!(TIME_STAMPED_LINE.is_some());
+        watch.splat.map(|(kind, _)| kind)
     }
 
     /// Lines that Linux 6.12 prints.
@@ -360,10 +343,10 @@ mod tests {
         let mut watch = ConsoleWatch::new(&[]).unwrap();
         watch.feed(b"[    1.000000] BUG: kernel NULL pointer dereference\n[    1.0000");
         watch.feed(b"01] Kernel panic - not syncing: Fatal exception");
-        assert_eq!(watch.panic(), None);
+        assert_eq!(watch.panic, None);
         watch.finish();
-        assert_eq!(watch.panic(), Some("[    1.000001] Kernel panic - not syncing: Fatal exception"));
-        assert!(watch.splat().is_some());
-        assert!(watch.last().contains("Kernel panic"));
+        assert_eq!(watch.panic.as_deref(), Some("[    1.000001] Kernel panic - not syncing: Fatal exception"));
+        assert!(watch.splat.is_some());
+        assert!(watch.last.contains("Kernel panic"));
     }
 }

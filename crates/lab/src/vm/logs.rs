@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::host;
 use crate::progress::unpoisoned;
@@ -76,8 +76,8 @@ pub(crate) fn append_excerpt(text: &mut String, log: &Path, from: Option<&str>, 
 
 /// Follows the console and the channel of a running guest.
 pub(crate) struct Output {
-    console: Follower,
-    channel: Follower,
+    console: File,
+    channel: File,
     /// The watch of the console.
     pub(crate) watch: ConsoleWatch,
 }
@@ -89,8 +89,8 @@ impl Output {
     /// When a log cannot be read or an expression is invalid.
     pub(crate) fn follow(logs: &Logs, allow: &[String]) -> Result<Self> {
         Ok(Self {
-            console: Follower::new(&logs.console)?,
-            channel: Follower::new(&logs.channel)?,
+            console: File::open(&logs.console)?,
+            channel: File::open(&logs.channel)?,
             watch: ConsoleWatch::new(allow)?,
         })
     }
@@ -101,25 +101,11 @@ impl Output {
     /// # Errors
     /// When a log cannot be read.
     pub(crate) fn read(&mut self) -> Result<Vec<u8>> {
-        let messages = self.channel.read()?;
-        self.watch.feed(&self.console.read()?);
+        let (mut messages, mut console) = (Vec::new(), Vec::new());
+        self.channel.read_to_end(&mut messages)?;
+        self.console.read_to_end(&mut console)?;
+        self.watch.feed(&console);
         Ok(messages)
-    }
-}
-
-/// Reads a file while another process appends to it.
-struct Follower(File);
-
-impl Follower {
-    fn new(path: &Path) -> Result<Self> {
-        Ok(Self(File::open(path)?))
-    }
-
-    /// Returns the data that was appended since the last call.
-    fn read(&mut self) -> Result<Vec<u8>> {
-        let mut new = Vec::new();
-        self.0.read_to_end(&mut new).context("reading a guest's log")?;
-        Ok(new)
     }
 }
 

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Chooses QEMU's accelerator.
+//! QEMU's accelerators, and the choice of one.
 //!
 //! That `/dev/kvm` exists is not enough: on nested or sandboxed hosts KVM may hang or fail as soon as a guest runs. So
 //! a kernel that is to be booted anyway is tried under it, with a time limit. What was found counts until the host
 //! restarts.
 
+use std::fmt;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum as _;
+use clap::ValueEnum;
 use fs_err as fs;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
+use crate::format;
 use crate::host;
-use crate::vm::accel::Accel;
 use crate::vm::boot::boot_with;
 use crate::vm::job::{Arm, GuestCommand, Job};
 
@@ -24,6 +25,22 @@ use crate::vm::job::{Arm, GuestCommand, Job};
 const KVM_TIMEOUT: Duration = Duration::from_secs(10);
 /// The limit of a kernel under TCG. One with all debug checks takes several times as long as others.
 const TCG_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What executes the guest's instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// The host's processor.
+    Kvm,
+    /// QEMU's emulator.
+    Tcg,
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format::name_of(self))
+    }
+}
 
 /// What was found, and the boot of the host that it is valid for.
 #[derive(Serialize, Deserialize)]

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::arch::Arch;
-use crate::vm::accel::Accel;
 use crate::vm::job::Mode;
+use crate::vm::probe::Accel;
 
 /// The CPU under TCG. `max` has ERMS, so the kernel clears pages by `rep stosb`, which TCG emulates byte by
 /// byte: populating 512 MiB takes 1.1 s with it and 0.5 s without.

@@ -33,7 +33,7 @@ impl Failure {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.cause {
-            Cause::Outcome(Outcome::Qemu { .. }) => 3,
+            Cause::Outcome(Outcome::Qemu(_)) => 3,
             _ => 4,
         }
     }

@@ -52,11 +52,11 @@ use crate::context::Context;
 use crate::format;
 use crate::host;
 use crate::host::write_atomically;
-use crate::vm::accel::Accel;
 use crate::vm::boot::{self, Boot};
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, Job};
 use crate::vm::parallel;
+use crate::vm::probe::Accel;
 
 pub use failure::{Cause, Failure};
 pub use merge::merge;
@@ -136,7 +136,7 @@ fn boot_workload(ctx: &Context, accel: Accel, arm: &Arm, job: &Job, logs: &Path)
     if boot.outcome.is_success() {
         match workload::metrics(&output) {
             Ok(samples) => boot.samples = samples,
-            Err(e) => boot.outcome = Outcome::Garbage { line: format!("{e:#}") },
+            Err(e) => boot.outcome = Outcome::Garbage(format!("{e:#}")),
         }
     }
     Ok(boot)

@@ -293,7 +293,7 @@ fn control_kernels_are_booted_where_they_are_needed() {
 }
 
 fn panic() -> Outcome {
-    Outcome::Panic { line: "Kernel panic - not syncing: no".into() }
+    Outcome::Panic("Kernel panic - not syncing: no".into())
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn boot_that_fails_is_repeated_and_reported() {
     let mut boots = 0;
     let results = run_fixture(&f, &mut |arm, _, logs| {
         boots += 1;
-        let qemu = Outcome::Qemu { error: "gone".into() };
+        let qemu = Outcome::Qemu("gone".into());
         Ok(match boots {
             6 => boot(logs, panic(), vec![sample("c/time", 1.0)]),
             9 => boot(logs, qemu, vec![]),
@@ -474,7 +474,7 @@ fn continued_run_reports_what_failed_before() {
 #[test]
 fn missing_qemu_is_a_problem_of_the_host() {
     let f = fixture();
-    let qemu = Outcome::Qemu { error: "No such file or directory".into() };
+    let qemu = Outcome::Qemu("No such file or directory".into());
     let error = run_fixture(&f, &mut |_, _, logs| Ok(boot(logs, qemu.clone(), vec![]))).unwrap_err();
     assert_eq!(error.downcast_ref::<Failure>().unwrap().exit_code(), 3);
 }
