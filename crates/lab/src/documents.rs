@@ -48,9 +48,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde::Deserialize;
 
 use crate::ab::picture;
-use crate::ab::results::{Metric, Results, Run};
+use crate::ab::results::{Metric, Results, Run, Verdict};
 use crate::ab::sections::sections;
-use crate::ab::verdict::Verdict;
 use crate::faceoff::summary::Summary;
 use crate::faceoff::{plots, tables};
 use crate::format::{counted, interval, number, ratio};

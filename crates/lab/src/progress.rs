@@ -168,6 +168,14 @@ pub fn elapsed(time: Duration) -> String {
     }
 }
 
+/// Says how long the rest takes if it goes on as before, for example `, 3m05s left`; nothing before the first is done.
+pub(crate) fn time_left(began: Instant, done: usize, rest: usize) -> String {
+    match done {
+        0 => String::new(),
+        _ => format!(", {} left", elapsed(began.elapsed().mul_f64(rest as f64 / done as f64))),
+    }
+}
+
 /// Locks `mutex`, even if a thread panicked while holding it: no data of the lab becomes invalid by that.
 pub(crate) fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Renders a comparison as a JUnit report, for CI systems.
 
-use crate::ab::results::Results;
-use crate::ab::verdict::Verdict;
+use crate::ab::results::{Results, Verdict};
 use crate::format::{number, ratio};
 use crate::html::escape;
 

@@ -20,5 +20,4 @@ pub mod sections;
 pub mod sentence;
 pub mod stats;
 pub mod table;
-pub mod verdict;
 pub mod workload;

@@ -8,11 +8,10 @@
 use std::fmt::Write as _;
 
 use crate::ab::picture;
-use crate::ab::results::{ArmRole, Metric, Results, Run};
+use crate::ab::results::{ArmRole, Metric, Results, Run, Verdict};
 use crate::ab::sentence::{self, sentences};
 use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::explanation;
-use crate::ab::verdict::Verdict;
 use crate::format::{self, counted, interval, number, p_value, percent};
 use crate::html::{self, escape, factor};
 use crate::svg::Scale;

@@ -5,10 +5,9 @@
 use std::path::Path;
 
 use crate::ab::expect::{Checked, State};
-use crate::ab::results::Results;
+use crate::ab::results::{Results, Verdict};
 use crate::ab::sentence::{Said, sentences, verdict};
 use crate::ab::stats::MIN_PAIRS;
-use crate::ab::verdict::Verdict;
 use crate::format::{counted, number};
 
 /// The width at which text is wrapped that is not for a terminal.

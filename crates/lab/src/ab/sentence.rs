@@ -3,8 +3,7 @@
 
 use scenarios::{Scenario, Sentence};
 
-use crate::ab::results::{Metric, Results};
-use crate::ab::verdict::Verdict;
+use crate::ab::results::{Metric, Results, Verdict};
 use crate::format::{number, ratio};
 
 /// A sentence about a scenario.

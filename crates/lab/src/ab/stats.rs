@@ -48,7 +48,9 @@
 //! the control claims no difference. In all other cases, and always with fewer than six pairs, there is no
 //! verdict.
 
-use crate::ab::verdict::Verdict;
+use anyhow::{Result, bail, ensure};
+
+use crate::ab::results::Verdict;
 use protocol::results::Better;
 
 /// The fewest pairs that can yield a verdict: with five, p is never below 0.05 (2/2^5 = 0.06).
@@ -116,40 +118,6 @@ impl Comparison {
     }
 }
 
-/// Why metrics cannot be compared. `index` is that of the metric.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum Invalid {
-    /// The arms have different numbers of boots, or other metrics of the run have.
-    #[error("metric {index}: {found} boots where {expected} are expected: every pair needs both arms and all metrics")]
-    Boots {
-        /// Which metric.
-        index: usize,
-        /// How many boots it has.
-        found: usize,
-        /// How many the first metric's base arm has.
-        expected: usize,
-    },
-    /// A value for which there is no ratio: negative, infinite or not a number.
-    #[error("metric {index}: {value} cannot be compared: values must be finite and not negative")]
-    Value {
-        /// Which metric.
-        index: usize,
-        /// The value.
-        value: f64,
-    },
-    /// No pairs, or more than can be enumerated.
-    #[error("{0} pairs: between 1 and {MAX_PAIRS} can be compared")]
-    Pairs(usize),
-    /// [`Rules`] out of range.
-    #[error("alpha {alpha} and minimum effect {min_effect}: both must be at least 0 and below 1")]
-    Rules {
-        /// As given.
-        alpha: f64,
-        /// As given.
-        min_effect: f64,
-    },
-}
-
 /// Returns the median; NaN if there is no value.
 #[must_use]
 pub fn median(values: &[f64]) -> f64 {
@@ -168,7 +136,7 @@ pub fn median(values: &[f64]) -> f64 {
 /// # Errors
 /// When the metrics have different numbers of boots or a value that has no ratio, or `rules` are out of
 /// range.
-pub fn compare(metrics: &[Pairs<'_>], rules: Rules) -> Result<Vec<Comparison>, Invalid> {
+pub fn compare(metrics: &[Pairs<'_>], rules: Rules) -> Result<Vec<Comparison>> {
     check(metrics, rules)?;
     let samples: Vec<Sample> = metrics.iter().map(|m| Sample::new(m, rules.min_effect)).collect();
     let adjusted = step_down(&samples);
@@ -180,24 +148,26 @@ pub fn compare(metrics: &[Pairs<'_>], rules: Rules) -> Result<Vec<Comparison>, I
     Ok(comparisons.collect())
 }
 
-fn check(metrics: &[Pairs<'_>], rules: Rules) -> Result<(), Invalid> {
+fn check(metrics: &[Pairs<'_>], rules: Rules) -> Result<()> {
     let Rules { alpha, min_effect } = rules;
-    if !(0.0..1.0).contains(&alpha) || !(0.0..1.0).contains(&min_effect) {
-        return Err(Invalid::Rules { alpha, min_effect });
-    }
+    ensure!(
+        (0.0..1.0).contains(&alpha) && (0.0..1.0).contains(&min_effect),
+        "alpha {alpha} and minimum effect {min_effect}: both must be at least 0 and below 1"
+    );
     let Some(expected) = metrics.first().map(|m| m.base.len()) else {
         return Ok(());
     };
-    if !(1..=MAX_PAIRS).contains(&expected) {
-        return Err(Invalid::Pairs(expected));
-    }
+    ensure!((1..=MAX_PAIRS).contains(&expected), "{expected} pairs: between 1 and {MAX_PAIRS} can be compared");
     for (index, metric) in metrics.iter().enumerate() {
         for arm in [metric.base, metric.changed] {
-            if arm.len() != expected {
-                return Err(Invalid::Boots { index, found: arm.len(), expected });
-            }
-            if let Some(&value) = arm.iter().find(|v| !v.is_finite() || **v < 0.0) {
-                return Err(Invalid::Value { index, value });
+            let found = arm.len();
+            ensure!(
+                found == expected,
+                "metric {index}: {found} boots where {expected} are expected: every pair needs both arms and all \
+                 metrics"
+            );
+            if let Some(value) = arm.iter().find(|v| !v.is_finite() || **v < 0.0) {
+                bail!("metric {index}: {value} cannot be compared: values must be finite and not negative");
             }
         }
     }
@@ -524,16 +494,16 @@ pub(super) mod tests {
 
     #[test]
     fn bad_input_is_refused() {
-        let refused = |m: &[Pairs<'_>]| compare(m, Rules::default()).unwrap_err();
+        let refused = |m: &[Pairs<'_>], what: &str| {
+            let error = compare(m, Rules::default()).unwrap_err().to_string();
+            assert!(error.starts_with(what), "{error}");
+        };
         let (six, five) = ([1.0; 6], [1.0; 5]);
-        assert_eq!(
-            refused(&[pairs(&six, &six), pairs(&six, &five)]),
-            Invalid::Boots { index: 1, found: 5, expected: 6 }
-        );
-        assert_eq!(refused(&[pairs(&[], &[])]), Invalid::Pairs(0));
-        assert_eq!(refused(&[pairs(&[1.0; 21], &[1.0; 21])]), Invalid::Pairs(21));
-        assert_eq!(refused(&[pairs(&six, &[1.0, 1.0, -1.0, 1.0, 1.0, 1.0])]), Invalid::Value { index: 0, value: -1.0 });
-        assert!(matches!(refused(&[pairs(&[f64::NAN], &[1.0])]), Invalid::Value { .. }));
+        refused(&[pairs(&six, &six), pairs(&six, &five)], "metric 1: 5 boots where 6 are expected");
+        refused(&[pairs(&[], &[])], "0 pairs: between 1 and 20");
+        refused(&[pairs(&[1.0; 21], &[1.0; 21])], "21 pairs");
+        refused(&[pairs(&six, &[1.0, 1.0, -1.0, 1.0, 1.0, 1.0])], "metric 0: -1 cannot be compared");
+        refused(&[pairs(&[f64::NAN], &[1.0])], "metric 0: NaN cannot be compared");
     }
 
     /// SplitMix64 with a fixed seed, so that simulations are reproducible.

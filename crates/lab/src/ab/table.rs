@@ -7,9 +7,8 @@ use comfy_table::presets::{ASCII_MARKDOWN, UTF8_HORIZONTAL_ONLY};
 use comfy_table::{Attribute, Cell, CellAlignment, Color, ContentArrangement, Table, TableComponent};
 use textwrap::{Options, WordSplitter};
 
-use crate::ab::results::{ArmRole, Metric, Results};
+use crate::ab::results::{ArmRole, Metric, Results, Verdict};
 use crate::ab::stats::{MIN_PAIRS, median};
-use crate::ab::verdict::Verdict;
 use crate::format::{counted, interval, number, p_value, percent, ratio};
 
 /// Prints the table to stdout. On a terminal it has colours and fits the width; otherwise it is plain and as

@@ -10,8 +10,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
+use crate::ab::experiment::Failure;
 use crate::arch::Arch;
-use crate::checks::{failure, passes};
+use crate::checks::passes;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
@@ -80,9 +81,7 @@ pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
 
     // Results are printed even if the guest failed later, but the failure is what is reported.
     let parsed = parse(&kernel.source_dir, &boot.console_log, options.json);
-    if !boot.outcome.is_success() {
-        return Err(failure("kunit", &boot, 30));
-    }
+    ensure!(boot.outcome.is_success(), Failure::new("kunit", &boot, 30));
     let (passed, tests) = parsed?;
     if tests == 0 {
         let why = if options.filter.is_some() {

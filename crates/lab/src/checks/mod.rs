@@ -14,10 +14,10 @@ mod times;
 use fs_err as fs;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use protocol::results::Message;
 
-use crate::ab::experiment::{Cause, Failure};
+use crate::ab::experiment::Failure;
 use crate::context::Context;
 use crate::vm::boot::{Boot, boot_with};
 use crate::vm::channel::Outcome;
@@ -50,13 +50,7 @@ fn boot_and_collect(
     let logs = boot.logs().to_path_buf();
     fs::write(logs.join("output.log"), &text)?;
     if let Outcome::Qemu(_) = boot.outcome {
-        return Err(failure(name, &boot, 20));
+        bail!(Failure::new(name, &boot, 20));
     }
     Ok((boot, text))
-}
-
-/// Returns the error of a boot called `name` whose guest failed, with so many lines of its logs.
-fn failure(name: &str, boot: &Boot, lines: usize) -> anyhow::Error {
-    let cause = Cause::Outcome(boot.outcome.clone());
-    Failure { boot: name.to_owned(), cause, logs: boot.logs().to_owned(), tail: boot.tail(lines) }.into()
 }

@@ -7,9 +7,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
-use crate::checks::failure;
+use crate::ab::experiment::Failure;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
@@ -66,8 +66,6 @@ pub fn run(ctx: &Context, options: &SoakOptions) -> Result<bool> {
     for note in &boot.notes {
         println!("{note}");
     }
-    if !boot.outcome.is_healthy() {
-        return Err(failure(&format!("soak, seed {seed}"), &boot, 60));
-    }
+    ensure!(boot.outcome.is_healthy(), Failure::new(&format!("soak, seed {seed}"), &boot, 60));
     Ok(boot.outcome.is_success())
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 
 use crate::WrongUsage;
@@ -18,7 +18,7 @@ use crate::ab::workload::{self, Workload};
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{Tree, Variant, series};
-use crate::vm::job::{Arm, Mode};
+use crate::vm::job::Mode;
 use crate::vm::probe;
 use crate::vm::root::{self, RootSource};
 use scenarios::{ControlKernel, Guest};
@@ -141,10 +141,10 @@ pub fn run(ctx: &Context, args: AbArgs) -> Result<u8> {
 }
 
 fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
-    if args.bisect && args.pairs < MIN_PAIRS {
-        let what = format!("--bisect needs at least {MIN_PAIRS} pairs: with fewer, nothing is ever found to be worse");
-        return Err(WrongUsage(what).into());
-    }
+    ensure!(
+        !args.bisect || args.pairs >= MIN_PAIRS,
+        WrongUsage(format!("--bisect needs at least {MIN_PAIRS} pairs: with fewer, nothing is ever found to be worse"))
+    );
     let variant = variant_or_default(args.variant, args.root.as_ref());
     let workload = match &args.workload {
         None => None,
@@ -169,35 +169,34 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     if default_arms {
         // What both kernels do alike is no comparison.
         for (topic, why) in ctx.series.without.iter().filter(|(topic, _)| !ctx.series.instead.contains_key(*topic)) {
-            if args.scenarios.contains(topic) {
-                let what = format!("{topic}: no topic of Linux {}: {why}; give --arm to run it", ctx.series.name);
-                return Err(WrongUsage(what).into());
-            }
+            ensure!(
+                !args.scenarios.contains(topic),
+                WrongUsage(format!("{topic}: no topic of Linux {}: {why}; give --arm to run it", ctx.series.name))
+            );
             scenarios.retain(|scenario| scenario.name != topic);
         }
     }
     let specs = match <[ArmSpec; 2]>::try_from(args.arms) {
         Ok(two) => two,
         Err(none) if none.is_empty() => [ArmSpec::Built(Tree::Stock, None), ArmSpec::Built(Tree::Memreap, None)],
-        Err(_) => return Err(WrongUsage("give --arm twice, base first, or not at all".into()).into()),
+        Err(_) => bail!(WrongUsage("give --arm twice, base first, or not at all".into())),
     };
     experiment::chosen_guests(&scenarios, args.guest.as_deref(), args.case.as_deref())?;
     for (option, given, tree) in [
         ("--cmdline-stock", &args.cmdline_stock, Tree::Stock),
         ("--cmdline-memreap", &args.cmdline_memreap, Tree::Memreap),
     ] {
-        if !given.is_empty() && !specs.iter().any(|spec| matches!(spec, ArmSpec::Built(of_arm, _) if *of_arm == tree)) {
-            let what = format!("{option}: no arm is that kernel; write --arm NAME=KERNEL,PARAMETERS");
-            return Err(WrongUsage(what).into());
-        }
+        ensure!(
+            given.is_empty() || specs.iter().any(|spec| matches!(spec, ArmSpec::Built(of_arm, _) if *of_arm == tree)),
+            WrongUsage(format!("{option}: no arm is that kernel; write --arm NAME=KERNEL,PARAMETERS"))
+        );
     }
-    if args.config.is_some() && !specs.iter().any(|spec| matches!(spec, ArmSpec::Sources(..))) {
-        return Err(WrongUsage("--config: no arm is built from sources of yours".into()).into());
-    }
+    let of_sources = specs.iter().any(|spec| matches!(spec, ArmSpec::Sources(..)));
+    ensure!(args.config.is_none() || of_sources, WrongUsage("--config: no arm is built from sources of yours".into()));
     if args.expect
         && let Some(missing) = scenarios.iter().map(|s| expect_file(ctx, s.name)).find(|path| !path.is_file())
     {
-        return Err(WrongUsage(format!("--expect: {} does not exist", missing.display())).into());
+        bail!(WrongUsage(format!("--expect: {} does not exist", missing.display())));
     }
     if let Some(path) = &args.expectations {
         expect::validate(path).map_err(|e| WrongUsage(format!("--expectations: {e:#}")))?;
@@ -228,51 +227,48 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
     }
     // A relative path is of the current folder, not of the checkout.
     let fragment = args.config.map(std::path::absolute).transpose()?;
-    let mut sources: Vec<String> = Vec::new();
-    let mut arms = Vec::new();
-    for spec in specs {
+    let made = |spec: ArmSpec| {
         let cmdline = match spec {
             ArmSpec::Built(Tree::Stock, _) => args.cmdline_stock.as_str(),
             ArmSpec::Built(Tree::Memreap, _) => &args.cmdline_memreap,
             _ => "",
         };
-        let (arm, source) = arm(ctx, spec, variant, cmdline, fragment.as_deref())?;
-        sources.push(source);
-        arms.push(arm);
-    }
-    sources.dedup();
-    let arms: [Arm; 2] = arms.try_into().map_err(|_| WrongUsage("two arms are needed".into()))?;
-    let (accel, why) = probe::accelerator(ctx, &arms[0].bzimage)?;
+        arm(ctx, spec, variant, cmdline, fragment.as_deref())
+    };
+    let [base, changed] = specs;
+    let ((base, source), (changed, its_source)) = (made(base)?, made(changed)?);
+    let source = if source == its_source { source } else { format!("{source}; {its_source}") };
+    let (accel, why) = probe::accelerator(ctx, &base.bzimage)?;
     ctx.progress.note(&format!("accelerator: {accel} ({why})"));
     let plan = Plan {
-        scenarios: scenarios.iter().map(|s| s.name.to_owned()).collect(),
+        scenarios,
         workload,
         case: args.case,
         guest: args.guest,
         pairs: args.pairs,
         seed: args.seed,
         shard: args.shard,
-        arms,
+        arms: [base, changed],
         controls,
         aa: !args.no_aa,
         min_effect: args.min_effect,
         alpha: args.alpha,
         smoke: args.smoke,
         resume: args.resume,
-        source: Some(sources.join("; ")),
+        source: Some(source),
         accelerator_reason: Some(why),
         command: Some(command_line()),
     };
     let results = experiment::run(ctx, accel, &plan)?;
     let series = series::of_version(results.meta.other_kernel().unwrap_or(&results.meta.kernel));
     let kind = RunKind { series: &series, case: plan.case.as_deref(), smoke: args.smoke, aa: !args.no_aa };
-    let checked = if let Some(path) = &args.expectations {
-        Some(vec![expect::check(&results, path, kind)?])
-    } else if args.expect {
-        Some(expectations(ctx, &results, &plan.scenarios, kind)?)
-    } else {
-        None
+    let files = match args.expectations {
+        Some(path) => vec![path],
+        None if args.expect => plan.scenarios.iter().map(|s| expect_file(ctx, s.name)).collect(),
+        None => Vec::new(),
     };
+    let checked = files.iter().map(|path| expect::check(&results, path, kind)).collect::<Result<Vec<_>>>()?;
+    let checked = (!files.is_empty()).then_some(checked);
     let report = ctx.out.join(if args.smoke { "smoke/report.html" } else { "report.html" });
     let screen = if args.verbose || args.json {
         None
@@ -329,17 +325,6 @@ fn exit_code(results: &Results, good: bool) -> u8 {
 
 fn expect_file(ctx: &Context, scenario: &str) -> PathBuf {
     ctx.in_repo(format!("kernel/{scenario}/expect.toml"))
-}
-
-/// Checks `kernel/<scenario>/expect.toml` of all scenarios.
-fn expectations(
-    ctx: &Context,
-    results: &Results,
-    scenarios: &[String],
-    kind: RunKind<'_>,
-) -> Result<Vec<Vec<Checked>>> {
-    let check = |scenario: &String| expect::check(results, &expect_file(ctx, scenario), kind);
-    scenarios.iter().map(check).collect()
 }
 
 /// Shows the outcomes of the expectations in a file as a table.

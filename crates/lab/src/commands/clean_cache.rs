@@ -3,7 +3,7 @@
 
 use fs_err as fs;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::context::Context;
 use crate::{WrongUsage, host};
@@ -11,10 +11,10 @@ use crate::{WrongUsage, host};
 /// Removes only the entries that the lab makes: $MEMREAP_CACHE may be a folder with other files.
 pub fn run(ctx: &Context) -> Result<u8> {
     // The names of the caches are those of folders in many projects, this one among them.
-    if ctx.cache.join("Cargo.toml").exists() || ctx.cache.join(".git").exists() {
-        let what = format!("{} is a source tree, not a cache; see MEMREAP_CACHE", ctx.cache.display());
-        return Err(WrongUsage(what).into());
-    }
+    ensure!(
+        !ctx.cache.join("Cargo.toml").exists() && !ctx.cache.join(".git").exists(),
+        WrongUsage(format!("{} is a source tree, not a cache; see MEMREAP_CACHE", ctx.cache.display()))
+    );
     let step = ctx.progress.step(&format!("removing the caches in {}", ctx.cache.display()));
     // Without the folder there is nothing to remove.
     for entry in fs::read_dir(&ctx.cache).into_iter().flatten() {

@@ -22,7 +22,7 @@ pub fn finding_unless(good: bool) -> u8 {
 /// Returns the exit code for an error.
 pub fn error_code(error: &anyhow::Error) -> u8 {
     if let Some(failure) = error.downcast_ref::<Failure>() {
-        failure.exit_code()
+        failure.exit_code
     } else if error.is::<WrongUsage>() {
         USAGE
     } else if error.is::<GuestFailure>() {
@@ -34,16 +34,13 @@ pub fn error_code(error: &anyhow::Error) -> u8 {
 
 #[cfg(test)]
 mod tests {
-    use crate::ab::experiment::Cause;
-
     use super::*;
 
     #[test]
     fn errors_map_to_exit_codes() {
         assert_eq!(error_code(&WrongUsage("x".into()).into()), 2);
         assert_eq!(error_code(&anyhow::anyhow!("apt")), 3);
-        let cause = Cause::Outcome(crate::vm::channel::Outcome::NoResult);
-        let failure = Failure { boot: "b".into(), cause, logs: "l".into(), tail: "t".into() };
+        let failure = Failure { boot: "b".into(), cause: "c".into(), exit_code: 4, logs: "l".into(), tail: "t".into() };
         assert_eq!(error_code(&anyhow::Error::from(failure).context("more")), 4);
     }
 }

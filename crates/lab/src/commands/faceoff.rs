@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::WrongUsage;
@@ -49,9 +49,8 @@ pub fn run(ctx: &Context, args: &FaceoffArgs) -> Result<u8> {
     if !args.replay.is_empty() {
         return replay(ctx, args);
     }
-    if ctx.arch != Arch::X86_64 {
-        return Err(WrongUsage(format!("the face-off's guest is x86-64, and cannot be {}", ctx.arch)).into());
-    }
+    let wrong = || WrongUsage(format!("the face-off's guest is x86-64, and cannot be {}", ctx.arch));
+    ensure!(ctx.arch == Arch::X86_64, wrong());
     faceoff::check(ctx, &args.options).map_err(|e| WrongUsage(format!("{e:#}")))?;
     let result = faceoff::run(ctx, &args.options)?;
     if args.json {

@@ -43,7 +43,7 @@ use crate::debian;
 use crate::host;
 use crate::host::write_atomically;
 use crate::kernel::{self, Kernel, Tree};
-use crate::progress::elapsed;
+use crate::progress::time_left;
 use crate::stolen;
 use crate::vm::image;
 use crate::vm::probe::{self, Accel};
@@ -133,14 +133,7 @@ pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
     let began = Instant::now();
     let mut in_a_row = 0;
     for (done, &(round, cell, contestant)) in todo.iter().enumerate() {
-        let left = match done {
-            0 => String::new(),
-            _ => {
-                let each = began.elapsed() / u32::try_from(done).unwrap_or(u32::MAX);
-                let left = each.saturating_mul(u32::try_from(todo.len() - done).unwrap_or(u32::MAX));
-                format!(", {} left", elapsed(left))
-            }
-        };
+        let left = time_left(began, done, todo.len() - done);
         let name = format!("{}, {}, round {}", cell.name, contestant.name, round + 1);
         step.detail(&format!("run {}/{}: {name}{left}", done + 1, todo.len()));
         let run = stolen::run_undisturbed(

@@ -12,8 +12,8 @@ use super::cell::{Cell, CellName};
 use super::contestant::Contestant;
 use super::record::Run;
 use crate::ab::ranks::{Stratum, holm, p_smaller};
+use crate::ab::results::Verdict;
 use crate::ab::stats::{self, median};
-use crate::ab::verdict::Verdict;
 use crate::stolen::is_disturbed;
 
 /// Stalls are compared with this resolution: a frame is due every 10 ms.

@@ -3,7 +3,7 @@
 
 use super::cell::CellName;
 use super::summary::{Comparison, Entry, Spread, Summary};
-use crate::ab::verdict::Verdict;
+use crate::ab::results::Verdict;
 use crate::format::{interval, number, p_value, ratio};
 
 /// A table. The first columns are text, the others are right-aligned.

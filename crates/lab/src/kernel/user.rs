@@ -115,16 +115,15 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
         Some(commit) => check_out(ctx, &folder, &home.join("source"), commit, &sources.patches)?,
         None => folder,
     };
-    if commit.is_none() && make::is_built(&tree) {
-        let tree = tree.display();
-        let what = format!("{tree}: a kernel was built in this folder: name a commit, {tree}@HEAD, or make a copy");
-        return Err(WrongUsage(what).into());
-    }
+    let shown = tree.display();
+    ensure!(
+        commit.is_some() || !make::is_built(&tree),
+        WrongUsage(format!("{shown}: a kernel was built in this folder: name a commit, {shown}@HEAD, or make a copy"))
+    );
     let arch = ctx.arch.kernel_name();
     ensure!(
         tree.join("Kconfig").is_file() && tree.join("arch").join(arch).is_dir(),
-        "{}: no kernel source (Kconfig or arch/{arch} is missing)",
-        tree.display()
+        "{shown}: no kernel source (Kconfig or arch/{arch} is missing)"
     );
     let step = ctx.progress.step(&format!("building {described}"));
     let work = if commit.is_some() { &tree } else { &home }.join(format!("build-{variant}{}", ctx.arch.suffix()));

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::ab::verdict::Verdict;
+use crate::ab::results::Verdict;
 
 /// The series of a kernel: the first two numbers of its version.
 #[derive(Deserialize)]

@@ -3,9 +3,8 @@
 
 use crate::ab::expect::file::{Bound, Compare, Expect, File, KnownWorse};
 use crate::ab::expect::{Checked, RunKind, State};
-use crate::ab::results::{ArmRole, Metric, Results, Run};
+use crate::ab::results::{ArmRole, Metric, Results, Run, Verdict};
 use crate::ab::stats::MIN_PAIRS;
-use crate::ab::verdict::Verdict;
 use crate::format::{interval, number, percent, ratio};
 use protocol::results::Better;
 use scenarios::Mode;

@@ -52,7 +52,6 @@
 
 mod file;
 mod judge;
-mod render;
 #[cfg(test)]
 mod resample;
 #[cfg(test)]
@@ -63,13 +62,13 @@ use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use comfy_table::{Attribute, Cell, Color};
 use toml::Spanned;
 
 use crate::ab::expect::file::File;
 use crate::ab::expect::judge::{Scope, aa_clean, nothing_else_worse, without_control};
 use crate::ab::results::{ArmRole, Results};
-
-pub use render::render;
+use crate::ab::table;
 
 /// What kind of run the results are from.
 #[derive(Clone, Copy, Debug)]
@@ -226,6 +225,36 @@ fn arm_named<'a>(
 #[must_use]
 pub fn passed(checked: &[Checked]) -> bool {
     checked.iter().all(|c| c.state != State::Missed)
+}
+
+/// Renders the outcomes as a table for the terminal; those of guests that were not booted are only counted.
+/// `width` is in columns, `None` for no limit; `colour` allows colours.
+#[must_use]
+pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
+    let mut table = table::new_table(width, colour);
+    table.set_header(["expected", "measured", ""]);
+    for check in checked.iter().filter(|c| c.state != State::NotRun) {
+        let (word, shade) = match check.state {
+            State::Met => ("ok", Color::Green),
+            State::Missed => ("MISSED", Color::Red),
+            State::LeftOut | State::NotRun => ("-", Color::Grey),
+        };
+        table.add_row([
+            Cell::new(&check.expected),
+            Cell::new(&check.measured),
+            Cell::new(word).fg(shade).add_attribute(Attribute::Bold),
+        ]);
+    }
+    let count = |state| checked.iter().filter(|c| c.state == state).count();
+    let [met, missed] = [State::Met, State::Missed].map(count);
+    let mut text = format!("\n{} expectations: {met} met, {missed} missed", checked.len());
+    for (state, what) in [(State::LeftOut, "left out"), (State::NotRun, "of guests that were not booted")] {
+        match count(state) {
+            0 => {}
+            some => text += &format!(", {some} {what}"),
+        }
+    }
+    table::lines(&table) + &text + "\n"
 }
 
 /// Returns the number of the line in which the span begins, counted from 1.

@@ -8,8 +8,7 @@ use super::judge::{NOT_BOOTED, NOT_MEASURED, TOO_FEW_PAIRS};
 use super::*;
 use scenarios::{Guest, Mode, Scenario};
 
-use crate::ab::results::{ArmMeta, ControlValues, Metric, Run, fixture};
-use crate::ab::verdict::Verdict;
+use crate::ab::results::{ArmMeta, ControlValues, Metric, Run, Verdict, fixture};
 use crate::kernel::series;
 use protocol::results::Better;
 

@@ -58,14 +58,14 @@ use crate::vm::job::{Arm, Job};
 use crate::vm::parallel;
 use crate::vm::probe::Accel;
 
-pub use failure::{Cause, Failure};
+pub use failure::Failure;
 pub use merge::merge;
 
 /// What to compare, and with how many boots.
 #[derive(Clone)]
 pub struct Plan {
-    /// The names of the scenarios; all of them if empty.
-    pub scenarios: Vec<String>,
+    /// The scenarios, or that of the workload.
+    pub scenarios: Vec<&'static Scenario>,
     /// The only case to run; `None` for all.
     pub case: Option<String>,
     /// The only guest of each scenario to boot, by its name in tables; `None` for all.
@@ -121,8 +121,7 @@ pub fn run(ctx: &Context, accel: Accel, plan: &Plan) -> Result<Results> {
             }),
         },
     };
-    let scenarios = workload::scenarios(plan.workload.as_ref(), &plan.scenarios)?;
-    run_with(ctx, &name, plan, &scenarios, &booter)
+    run_with(ctx, &name, plan, &booter)
 }
 
 /// Boots a guest with a workload, whose output has its metrics. The output is in the boot's logs.
@@ -153,13 +152,7 @@ struct Booter<'a> {
     boot: &'a BootOne<'a>,
 }
 
-fn run_with(
-    ctx: &Context,
-    accelerator: &str,
-    plan: &Plan,
-    scenarios: &[&Scenario],
-    booter: &Booter<'_>,
-) -> Result<Results> {
+fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) -> Result<Results> {
     let mut plan = plan.clone();
     let mut out = ctx.out.clone();
     if plan.smoke {
@@ -183,7 +176,7 @@ fn run_with(
              them different names"
         )));
     }
-    let guests = chosen_guests(scenarios, plan.guest.as_deref(), plan.case.as_deref())?;
+    let guests = chosen_guests(&plan.scenarios, plan.guest.as_deref(), plan.case.as_deref())?;
     let _turn = host::lock(ctx, &out)?;
     if plan.resume {
         // If this run fails, results of an earlier one must not look like its results.
@@ -237,7 +230,7 @@ fn run_with(
                 let run = &mut runs[current];
                 meta.repeated.extend(booted.repeated.clone());
                 if guest.mode == Mode::Multi {
-                    run.stolen = [run.stolen, booted.stolen()].into_iter().flatten().reduce(f64::max);
+                    run.stolen = [run.stolen, booted.boot.stolen].into_iter().flatten().reduce(f64::max);
                 }
                 let place = |i| controls.iter().position(|&c| c == i).unwrap_or_default();
                 let to = if let Role::ControlKernel(i) = role { Role::ControlKernel(place(i)) } else { role };

@@ -7,9 +7,8 @@ use anyhow::Result;
 use scenarios::{Guest, Mode, Scenario};
 
 use crate::ab::experiment::order::Role;
-use crate::ab::results::{AaControl, ControlValues, Course, Meta, Metric, Results, Run};
+use crate::ab::results::{AaControl, ControlValues, Course, Meta, Metric, Results, Run, Verdict};
 use crate::ab::stats::{self, Comparison, Pairs, Rules};
-use crate::ab::verdict::Verdict;
 use crate::host;
 use protocol::results::{Sample, Series};
 
@@ -166,7 +165,7 @@ pub(super) fn conclude(meta: &Meta, runs: &[Run], rules: Rules, partial: bool) -
 fn compare(runs: &[Run], rules: Rules, other: impl Fn(&Metric) -> &[f64]) -> Result<Vec<Comparison>> {
     let metrics = runs.iter().flat_map(|run| &run.metrics);
     let pairs: Vec<Pairs<'_>> = metrics.map(|m| Pairs { base: &m.base, changed: other(m), better: m.better }).collect();
-    Ok(stats::compare(&pairs, rules)?)
+    stats::compare(&pairs, rules)
 }
 
 /// Returns the time in RFC 3339, in seconds.

@@ -7,24 +7,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 use protocol::job::DELAY_PARAMETER;
 use scenarios::{Guest, Scenario};
 
-use crate::ab::experiment::failure::{Cause, Failure};
+use crate::ab::experiment::failure::Failure;
 use crate::ab::experiment::order::{Role, delay_us};
 use crate::ab::experiment::record::{self, BootRecord};
 use crate::ab::experiment::samples;
 use crate::ab::experiment::{Booter, Plan};
 use crate::ab::results::{RepeatedBoot, Run};
 use crate::context::Context;
-use crate::progress::{Step, elapsed, unpoisoned};
+use crate::progress::{Step, time_left, unpoisoned};
 use crate::stolen;
 use crate::vm::boot::Boot;
 use crate::vm::channel::Outcome;
 use crate::vm::job::{Arm, GuestCommand, Job, Mode};
+use crate::vm::logs::Logs;
 
 /// How many lines of the log of a failed guest an error shows.
 const CONSOLE_TAIL_LINES: usize = 30;
@@ -47,7 +48,7 @@ pub(super) struct Session<'a> {
 pub(super) struct Booted {
     name: String,
     logs: PathBuf,
-    boot: Boot,
+    pub(super) boot: Boot,
     /// The failed first attempt, if there was one.
     pub(super) repeated: Option<RepeatedBoot>,
 }
@@ -70,8 +71,7 @@ impl Session<'_> {
         let delay_us = delay_us(pair, role, self.plan.seed);
         let pair = pair + 1;
         let name = format!("pair {pair}/{}, {arm_name}, {scenario}/{}", self.plan.pairs, guest.name);
-        let left = self.counter.left().map_or(String::new(), |t| format!(", {} left", elapsed(t)));
-        self.step.detail(&format!("{name}{left}"));
+        self.step.detail(&format!("{name}{}", self.counter.left()));
 
         let logs = self
             .out
@@ -86,9 +86,11 @@ impl Session<'_> {
             "{name}: the kernel or a file of the guest has changed since the comparison began; start it again"
         );
         let repeated = record::earlier_failure(&logs, &key)?;
-        if let Some(record) = self.recorded(&name, &logs, &key)? {
-            self.counter.count_taken();
-            return Ok(Booted { boot: boot_of(record, &logs), name, logs, repeated });
+        if let Some(BootRecord { release, samples, series, stolen, .. }) = self.recorded(&name, &logs, &key)? {
+            self.counter.taken.fetch_add(1, Ordering::Relaxed);
+            let begun = Boot::with_logs(&Logs::in_folder(&logs));
+            let boot = Boot { outcome: Outcome::Exit(0), samples, series, release, stolen, ..begun };
+            return Ok(Booted { boot, name, logs, repeated });
         }
         // Not part of the key: it is another sample of the same.
         let cmdline = format!("{} {DELAY_PARAMETER}={delay_us}", job.cmdline);
@@ -154,11 +156,11 @@ impl Session<'_> {
                 |note| self.ctx.progress.note(&format!("{name}: {note}")),
             )?,
         };
-        self.counter.count();
+        self.counter.made.fetch_add(1, Ordering::Relaxed);
         let booted = Booted { name, logs: logs.to_owned(), boot, repeated: None };
         Ok(match booted.boot.outcome {
             Outcome::Exit(0) => Ok(booted),
-            ref outcome => Err(booted.failure(Cause::Outcome(outcome.clone()))),
+            _ => Err(booted.failure()),
         })
     }
 
@@ -167,9 +169,9 @@ impl Session<'_> {
         let to = record::failed_folder(&failure.logs);
         let repeated = RepeatedBoot {
             boot: failure.boot.clone(),
-            what: failure.cause.to_string(),
+            what: failure.cause.clone(),
             logs: to.strip_prefix(self.out).unwrap_or(&to).display().to_string(),
-            exit_code: failure.exit_code(),
+            exit_code: failure.exit_code,
         };
         record::set_aside(&failure.logs, key, &repeated)?;
         let RepeatedBoot { boot, what, .. } = &repeated;
@@ -178,27 +180,7 @@ impl Session<'_> {
     }
 }
 
-/// Converts the record of an earlier run into a boot.
-fn boot_of(record: BootRecord, logs: &Path) -> Boot {
-    Boot {
-        outcome: Outcome::Exit(0),
-        samples: record.samples,
-        series: record.series,
-        notes: Vec::new(),
-        release: record.release,
-        console_log: logs.join("console.log"),
-        channel_log: logs.join("channel.jsonl"),
-        elapsed: Duration::ZERO,
-        stolen: record.stolen,
-    }
-}
-
 impl Booted {
-    /// Returns the largest share of the host's CPU time that was stolen meanwhile, 0 to 1.
-    pub(super) fn stolen(&self) -> Option<f64> {
-        self.boot.stolen
-    }
-
     /// Adds the samples to those of the guest, on an arm or one of these control kernels, and returns the kernel's release.
     ///
     /// # Errors
@@ -211,14 +193,13 @@ impl Booted {
             }
             Err(what) => {
                 record::forget(&self.logs)?;
-                Err(self.failure(Cause::Metrics(what)).into())
+                Err(Failure { cause: what, ..self.failure() }.into())
             }
         }
     }
 
-    fn failure(&self, cause: Cause) -> Failure {
-        let (boot, logs) = (self.name.clone(), self.logs.clone());
-        Failure { boot, cause, logs, tail: self.boot.tail(CONSOLE_TAIL_LINES) }
+    fn failure(&self) -> Failure {
+        Failure { logs: self.logs.clone(), ..Failure::new(&self.name, &self.boot, CONSOLE_TAIL_LINES) }
     }
 }
 
@@ -226,6 +207,7 @@ impl Booted {
 pub(super) struct BootCounter {
     began: Instant,
     made: AtomicUsize,
+    /// How many are of an earlier run.
     taken: AtomicUsize,
     all: usize,
 }
@@ -235,21 +217,9 @@ impl BootCounter {
         Self { began: Instant::now(), made: AtomicUsize::new(0), taken: AtomicUsize::new(0), all }
     }
 
-    fn count(&self) {
-        self.made.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a boot of an earlier run.
-    fn count_taken(&self) {
-        self.taken.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns the estimated time left; `None` before the first boot.
-    fn left(&self) -> Option<Duration> {
+    fn left(&self) -> String {
         let made = self.made.load(Ordering::Relaxed);
-        let rest = self.all.saturating_sub(made + self.taken.load(Ordering::Relaxed));
-        let made = u32::try_from(made).ok().filter(|&n| n > 0)?;
-        Some(self.began.elapsed() / made * u32::try_from(rest).ok()?)
+        time_left(self.began, made, self.all.saturating_sub(made + self.taken.load(Ordering::Relaxed)))
     }
 }
 

@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::ab::verdict::Verdict;
+use crate::ab::results::Verdict;
 use crate::progress::unpoisoned;
 use crate::vm::channel::Outcome;
 use crate::vm::job::GuestCommand;
+use crate::vm::logs::Logs;
 use protocol::results::{Better, Sample, Series};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,7 +34,7 @@ fn fixture() -> Fixture {
     let ctx = Context::below(dir.path());
     let arm = |name: &str| Arm { name: name.into(), bzimage: format!("/boot/{name}").into(), cmdline: String::new() };
     let plan = Plan {
-        scenarios: Vec::new(),
+        scenarios: vec![&SCENARIO],
         case: None,
         workload: None,
         // With this one the first six orders are those of the table, one after the other.
@@ -60,19 +61,9 @@ fn sample(metric: &str, value: f64) -> Sample {
 }
 
 fn boot(logs: &Path, outcome: Outcome, samples: Vec<Sample>) -> Boot {
-    let console_log = logs.join("console.log");
-    fs::write(&console_log, "first line\nKernel panic - not syncing: no\n").unwrap();
-    Boot {
-        outcome,
-        samples,
-        series: Vec::new(),
-        notes: Vec::new(),
-        release: Some("6.12.117".into()),
-        console_log,
-        channel_log: logs.join("channel.jsonl"),
-        elapsed: Duration::ZERO,
-        stolen: None,
-    }
+    let logs = Logs::in_folder(logs);
+    fs::write(&logs.console, "first line\nKernel panic - not syncing: no\n").unwrap();
+    Boot { outcome, samples, release: Some("6.12.117".into()), ..Boot::with_logs(&logs) }
 }
 
 /// A stock boot takes 20 ms and a memreap boot 10, a little more each time.
@@ -86,12 +77,12 @@ type TestBooter<'a> = dyn FnMut(&Arm, &Job, &Path) -> Result<Boot> + Send + 'a;
 
 fn run_fixture(f: &Fixture, booter: &mut TestBooter<'_>) -> Result<Results> {
     let booter = Mutex::new(booter);
-    compare_with(f, &[&SCENARIO], &|arm, job, logs| (unpoisoned(&booter))(arm, job, logs))
+    compare_with(f, &|arm, job, logs| (unpoisoned(&booter))(arm, job, logs))
 }
 
-fn compare_with(f: &Fixture, scenarios: &[&Scenario], boot: &BootOne<'_>) -> Result<Results> {
+fn compare_with(f: &Fixture, boot: &BootOne<'_>) -> Result<Results> {
     let key = |arm: &Arm, job: &Job| Ok(format!("{arm:?} {job:?}"));
-    run_with(&f.ctx, "tcg", &f.plan, scenarios, &Booter { key: &key, boot })
+    run_with(&f.ctx, "tcg", &f.plan, &Booter { key: &key, boot })
 }
 
 #[test]
@@ -160,7 +151,7 @@ fn runs_in_one_folder_wait_for_each_other() {
     let begun = std::sync::Barrier::new(2);
     let run = |name: &'static str, ms: f64| {
         let once = std::sync::Once::new();
-        compare_with(&f, &[&SCENARIO], &|_, _, logs| {
+        compare_with(&f, &|_, _, logs| {
             // The second run begins when the first one has a boot, and gets time to disturb it.
             once.call_once(|| {
                 if name == "first" {
@@ -192,11 +183,11 @@ fn runs_in_one_folder_wait_for_each_other() {
 
 #[test]
 fn guests_for_which_memory_is_short_are_booted_one_by_one() {
-    let f = fixture();
+    let mut f = fixture();
     let guests = vec![Guest { mem_mib: u32::MAX, ..GUESTS[1] }];
-    let scenario = Scenario { guests: guests.leak(), ..SCENARIO };
+    f.plan.scenarios = vec![Box::leak(Box::new(Scenario { guests: guests.leak(), ..SCENARIO }))];
     let (now, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    compare_with(&f, &[&scenario], &|_, _, logs| {
+    compare_with(&f, &|_, _, logs| {
         most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         thread::sleep(Duration::from_millis(2));
         now.fetch_sub(1, Ordering::SeqCst);
@@ -208,14 +199,13 @@ fn guests_for_which_memory_is_short_are_booted_one_by_one() {
 
 #[test]
 fn several_guests_of_one_mode_are_kept_apart() {
-    let f = fixture();
+    let mut f = fixture();
     let guest = |name, cpus| Guest { name, cpus, ..GUESTS[1] };
     let guests = vec![guest("icount-1", 1), guest("icount-64", 64), GUESTS[0]];
-    let scenario = Scenario { guests: guests.leak(), ..SCENARIO };
-    let results = compare_with(&f, &[&scenario], &|_, job, logs| {
-        Ok(boot(logs, Outcome::Exit(0), vec![sample("c/cpus", f64::from(job.cpus))]))
-    })
-    .unwrap();
+    f.plan.scenarios = vec![Box::leak(Box::new(Scenario { guests: guests.leak(), ..SCENARIO }))];
+    let results =
+        compare_with(&f, &|_, job, logs| Ok(boot(logs, Outcome::Exit(0), vec![sample("c/cpus", f64::from(job.cpus))])))
+            .unwrap();
     let got: Vec<_> = results.metrics().map(|(run, m)| (run.guest.as_str(), m.base[0])).collect();
     assert_eq!(got, [("icount-1", 1.0), ("icount-64", 64.0), ("multi", 2.0)]);
     for boot in ["synthetic-icount-1/01-stock", "synthetic-icount-64/06-stock2", "synthetic-multi/01-stock"] {
@@ -262,9 +252,9 @@ fn control_kernels_are_booted_where_they_are_needed() {
     f.plan.controls = controls;
     let control = |name| scenarios::ControlKernel { name, parameters: None };
     let named = ["first", "second", "absent"].map(control).to_vec().leak();
-    let with = Scenario { name: "with", controls: named, ..SCENARIO };
+    f.plan.scenarios.push(Box::leak(Box::new(Scenario { name: "with", controls: named, ..SCENARIO })));
     let booted = Mutex::new(Vec::new());
-    let results = compare_with(&f, &[&SCENARIO, &with], &|arm, job, logs| {
+    let results = compare_with(&f, &|arm, job, logs| {
         let GuestCommand::Scenario { name, .. } = &job.command else { panic!() };
         unpoisoned(&booted).push(format!("{name} {}", arm.name));
         let value = match arm.name.as_str() {
@@ -308,7 +298,7 @@ fn boot_that_fails_twice_ends_the_run_with_an_error() {
     .unwrap_err();
     assert_eq!(boots, 4);
     let failure = error.downcast_ref::<Failure>().unwrap();
-    assert_eq!(failure.exit_code(), 4);
+    assert_eq!(failure.exit_code, 4);
     let text = failure.to_string();
     let boot = "pair 2/6, memreap, synthetic/multi, second attempt: the kernel panicked";
     for part in [boot, "not syncing: no", "Kernel panic", "02-memreap"] {
@@ -385,7 +375,7 @@ fn run_some(f: &Fixture, limit: usize, fails: &str) -> (Result<Results>, Vec<Str
         made.push(name);
         Ok(if fails { boot(logs, panic(), vec![]) } else { steady(logs) })
     };
-    let results = run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &Booter { key: &key, boot: &make });
+    let results = run_with(&f.ctx, "tcg", &f.plan, &Booter { key: &key, boot: &make });
     (results, made.into_inner().unwrap())
 }
 
@@ -449,7 +439,7 @@ fn a_kernel_that_is_built_anew_meanwhile_ends_the_run() {
         Ok(steady(logs))
     };
     let booter = Booter { key: &key, boot: &make };
-    let error = run_with(&f.ctx, "tcg", &f.plan, &[&SCENARIO], &booter).unwrap_err().to_string();
+    let error = run_with(&f.ctx, "tcg", &f.plan, &booter).unwrap_err().to_string();
     assert!(error.contains(", memreap, synthetic/multi: the kernel or a file"), "{error}");
 }
 
@@ -476,7 +466,7 @@ fn missing_qemu_is_a_problem_of_the_host() {
     let f = fixture();
     let qemu = Outcome::Qemu("No such file or directory".into());
     let error = run_fixture(&f, &mut |_, _, logs| Ok(boot(logs, qemu.clone(), vec![]))).unwrap_err();
-    assert_eq!(error.downcast_ref::<Failure>().unwrap().exit_code(), 3);
+    assert_eq!(error.downcast_ref::<Failure>().unwrap().exit_code, 3);
 }
 
 #[test]
@@ -501,7 +491,7 @@ fn metrics_must_be_the_same_in_every_boot() {
         })
         .unwrap_err();
         let failure = error.downcast_ref::<Failure>().unwrap();
-        assert_eq!(failure.exit_code(), 4);
+        assert_eq!(failure.exit_code, 4);
         assert!(failure.to_string().contains(said), "{said:?} is not in: {failure}");
         // A continued run repeats this boot.
         let kept = |boot: &str| f.ctx.out.join("boots/synthetic-multi").join(boot).join("boot.json").exists();
