@@ -4,11 +4,12 @@
 use fs_err as fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
+use serde_json::Value;
 
 use crate::ab::results::Results;
-use crate::ab::table;
+use crate::ab::{junit, report, table};
 use crate::context::Context;
 use crate::faceoff::{self, summary::Summary};
 use crate::{WrongUsage, documents, host};
@@ -50,73 +51,63 @@ pub fn run(ctx: &Context, args: &ReportArgs) -> Result<u8> {
         return Ok(0);
     }
     for (i, file) in args.files.iter().enumerate() {
-        let text = fs::read_to_string(file)?;
-        let shown = ReportFile::read(file, &text)?;
+        let shown = shown(file, args)?;
         match &args.html {
             Some(folder) => {
                 let name = Path::new(file.file_name().unwrap_or(file.as_os_str())).with_extension("html");
                 let page = folder.join(name);
-                host::write_atomically(&page, &shown.html())?;
+                host::write_atomically(&page, &shown)?;
                 println!("{}", page.display());
             }
             None => {
                 let gap = if i == 0 { "" } else { "\n" };
                 let title = if args.files.len() > 1 { format!("{gap}{}:\n", file.display()) } else { String::new() };
-                let text = match (args.markdown, args.junit) {
-                    (true, _) => shown.markdown(),
-                    (_, true) => shown.junit()?,
-                    _ => shown.text(),
-                };
-                print!("{title}{text}");
+                print!("{title}{shown}");
             }
         }
     }
     Ok(0)
 }
 
-/// A file that `lab report` can show.
-enum ReportFile {
-    Comparison(Box<Results>),
-    FaceOff(Box<Summary>),
+/// Returns a file as the arguments want it shown.
+fn shown(path: &Path, args: &ReportArgs) -> Result<String> {
+    let text = fs::read_to_string(path)?;
+    let value: Value = serde_json::from_str(&text).with_context(|| format!("{}: not JSON", path.display()))?;
+    let (width, colour) = table::stdout_style();
+    let form = (args.html.is_some(), args.markdown, args.junit);
+    if value.get("entries").is_some() {
+        let summary: Summary = serde_json::from_value(value).with_context(|| path.display().to_string())?;
+        return Ok(match form {
+            (true, ..) => faceoff::page::html(&summary, &[]),
+            (_, true, _) => faceoff::tables::markdown(&summary),
+            (.., true) => bail!(WrongUsage("--junit is for the results of lab ab".into())),
+            _ => faceoff::terminal::render(&summary, colour),
+        });
+    }
+    let results = Results::parse(path, &text)?;
+    Ok(match form {
+        (true, ..) => report::html(&results),
+        (_, true, _) => table::markdown(&results),
+        (.., true) => junit::render(&results),
+        _ => table::render(&results, width, colour),
+    })
 }
 
-impl ReportFile {
-    fn read(path: &Path, text: &str) -> Result<Self> {
-        let value: serde_json::Value =
-            serde_json::from_str(text).with_context(|| format!("{}: not JSON", path.display()))?;
-        if value.get("entries").is_some() {
-            let summary = serde_json::from_value(value);
-            return Ok(Self::FaceOff(Box::new(summary.with_context(|| path.display().to_string())?)));
-        }
-        Ok(Self::Comparison(Box::new(Results::parse(path, text)?)))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn html(&self) -> String {
-        match self {
-            Self::Comparison(results) => crate::ab::report::html(results),
-            Self::FaceOff(summary) => faceoff::page::html(summary, &[]),
-        }
-    }
-
-    fn markdown(&self) -> String {
-        match self {
-            Self::Comparison(results) => table::markdown(results),
-            Self::FaceOff(summary) => faceoff::tables::markdown(summary),
-        }
-    }
-
-    fn junit(&self) -> Result<String> {
-        match self {
-            Self::Comparison(results) => Ok(crate::ab::junit::render(results)),
-            Self::FaceOff(_) => Err(WrongUsage("--junit is for the results of lab ab".into()).into()),
-        }
-    }
-
-    fn text(&self) -> String {
-        let (width, colour) = table::stdout_style();
-        match self {
-            Self::Comparison(results) => table::render(results, width, colour),
-            Self::FaceOff(summary) => faceoff::terminal::render(summary, colour),
-        }
+    #[test]
+    fn comparisons_and_face_offs_are_told_apart() {
+        let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let shown = |file: &str, markdown, junit| {
+            let args = ReportArgs { files: Vec::new(), html: None, markdown, junit, documents: false };
+            shown(&repo.join(file), &args)
+        };
+        assert!(shown("docs/results/reap.json", false, true).unwrap().starts_with("<?xml"));
+        assert!(shown("docs/results/faceoff/faceoff.json", true, false).unwrap().starts_with("| load |"));
+        let refused = shown("docs/results/faceoff/faceoff.json", false, true).unwrap_err();
+        assert!(refused.is::<WrongUsage>(), "{refused}");
+        assert!(shown("Cargo.toml", false, false).unwrap_err().to_string().ends_with("Cargo.toml: not JSON"));
     }
 }
