@@ -20,7 +20,7 @@ use crate::context::Context;
 use crate::debian;
 use crate::host::{self, Pkg};
 use crate::kernel::{patches, series, source};
-use crate::progress::elapsed;
+use crate::progress::{Step, elapsed};
 
 /// A set of checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -279,90 +279,80 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     let name = format!("test {}", check.name);
     let last = times::last(ctx, &name);
     let began = Instant::now();
-    let done = |failure, remembered, skipped| CheckResult {
+    let mut result = CheckResult {
         name: check.name,
         about: check.about,
-        failure,
+        failure: None,
         not_run: None,
-        remembered,
-        skipped,
-        took: began.elapsed(),
+        remembered: None,
+        skipped: Vec::new(),
+        took: Duration::ZERO,
         last,
     };
     let before = last.map_or(String::new(), |last| format!(", {} last time", elapsed(last)));
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
-    let ctx = &match of_check(ctx, check) {
-        Ok(ctx) => ctx,
+    match of_check(ctx, check) {
         Err(e) if has_no_source(ctx, check) => {
             step.done("not run");
-            return Ok(CheckResult { not_run: Some(format!("{e:#}")), ..done(None, None, Vec::new()) });
+            result.not_run = Some(format!("{e:#}"));
         }
-        Err(e) => {
-            let failure = format!("{}: {e:#}", check.name);
-            ctx.progress.note(&failure);
-            return Ok(done(Some(failure), None, Vec::new()));
-        }
-    };
+        of_check => match of_check.and_then(|ctx| attempt(&ctx, check, fresh, &step, &mut result)) {
+            Ok((done, key)) => {
+                step.done(done);
+                if let Some(key) = key {
+                    passes::remember(ctx, &key, &())?;
+                }
+                // The time of a check that skipped something says nothing about a complete one.
+                if result.remembered.is_none() {
+                    times::keep(ctx, &name, began.elapsed())?;
+                }
+            }
+            Err(e) => {
+                let failure = format!("{}: {e:#}", check.name);
+                ctx.progress.note(&failure);
+                result.failure = Some(failure);
+            }
+        },
+    }
+    result.took = began.elapsed();
+    Ok(result)
+}
+
+/// Runs a check unless it passed before, and returns a word for that, and the key by which this pass is to be
+/// remembered.
+///
+/// # Errors
+/// Why the check failed.
+fn attempt(
+    ctx: &Context,
+    check: &Check,
+    fresh: bool,
+    step: &Step,
+    result: &mut CheckResult,
+) -> Result<(&'static str, Option<String>)> {
     let key_now = || match check.reuse {
         Reuse::ByContent(tools) => content(ctx, check, tools).map(Some),
         Reuse::None | Reuse::PerGuest => Ok(None),
     };
-    let key = match key_now() {
-        Ok(key) => key,
-        Err(e) => {
-            let failure = format!("{}: {e:#}", check.name);
-            ctx.progress.note(&failure);
-            return Ok(done(Some(failure), None, Vec::new()));
-        }
-    };
-    if let Some(key) = &key
-        && !fresh
-        && passes::recall::<()>(ctx, key).is_some()
-    {
-        step.done("passed earlier");
-        return Ok(done(None, Some("all".into()), Vec::new()));
+    let key = key_now()?;
+    if !fresh && key.as_ref().is_some_and(|key| passes::recall::<()>(ctx, key).is_some()) {
+        result.remembered = Some("all".into());
+        return Ok(("passed earlier", None));
     }
-
     let log = ctx.out.join(format!("logs/test-{}.log", check.name));
-    let mut remembered = None;
-    let mut skipped = Vec::new();
-    let result = host::run_logged(&mut command(ctx, check, fresh), &log, |line| {
+    let status = host::run_logged(&mut command(ctx, check, fresh), &log, |line| {
         if let Some(what) = line.strip_prefix(passes::SUMMARY_PREFIX) {
-            remembered = Some(what.to_owned());
+            result.remembered = Some(what.to_owned());
         }
         if line.contains(SKIPPED) {
-            skipped.push(line.to_owned());
+            result.skipped.push(line.to_owned());
         }
         step.detail(line);
-    });
-    let failure = match result {
-        Ok(status) if status.success() => {
-            step.done("passed");
-            None
-        }
-        Ok(status) => Some(format!(
-            "{}: {status}; the end of {}:\n{}",
-            check.name,
-            log.display(),
-            host::tail(&log, FAILURE_LOG_LINES)
-        )),
-        Err(e) => Some(format!("{}: {e:#}", check.name)),
-    };
-    if let Some(failure) = &failure {
-        ctx.progress.note(failure);
-    } else {
-        // What was edited meanwhile may have been checked before or after that.
-        if let Some(key) = key
-            && key_now().is_ok_and(|now| now.as_ref() == Some(&key))
-        {
-            passes::remember(ctx, &key, &())?;
-        }
-        // The time of a check that skipped something says nothing about a complete one.
-        if remembered.is_none() {
-            times::keep(ctx, &name, began.elapsed())?;
-        }
-    }
-    Ok(done(failure, remembered, skipped))
+    })?;
+    let tail = || host::tail(&log, FAILURE_LOG_LINES);
+    ensure!(status.success(), "{status}; the end of {}:\n{}", log.display(), tail());
+    // What was edited meanwhile may have been checked before or after that.
+    Ok(("passed", key.filter(|key| key_now().is_ok_and(|now| now.as_ref() == Some(key)))))
 }
 
 /// Returns the context with the kernel that a check is about.
