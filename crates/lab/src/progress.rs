@@ -28,15 +28,9 @@ enum Display {
     Quiet,
 }
 
-impl Default for Progress {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Progress {
     /// Makes a display on stderr: spinners if that is a terminal, else plain lines.
-    pub fn new() -> Self {
+    pub fn on_stderr() -> Self {
         Self::with(if std::io::stderr().is_terminal() {
             Display::Terminal(MultiProgress::new())
         } else {
@@ -69,7 +63,7 @@ impl Progress {
             Display::Plain | Display::Quiet => None,
         };
         if bar.is_none() {
-            self.line(&format!("{what} ..."));
+            self.note(&format!("{what} ..."));
         }
         Step {
             progress: self.clone(),
@@ -83,12 +77,18 @@ impl Progress {
 
     /// Prints a line of information, such as a choice or a path.
     pub fn note(&self, line: &str) {
-        self.line(line);
+        let stamped = format!("[{:>4}] {line}", elapsed(self.inner.began.elapsed()));
+        match &self.inner.display {
+            // Work must not fail because a line cannot be shown.
+            Display::Terminal(multi) => drop(multi.println(stamped)),
+            Display::Plain => eprintln!("{stamped}"),
+            Display::Quiet => {}
+        }
     }
 
     /// Prints a warning about a problem that does not stop the run.
     pub fn warn(&self, line: &str) {
-        self.line(&format!("warning: {line}"));
+        self.note(&format!("warning: {line}"));
     }
 
     /// Hides the spinners while `f` prints to the terminal.
@@ -96,16 +96,6 @@ impl Progress {
         match &self.inner.display {
             Display::Terminal(multi) => multi.suspend(f),
             Display::Plain | Display::Quiet => f(),
-        }
-    }
-
-    fn line(&self, line: &str) {
-        let stamped = format!("[{:>4}] {line}", elapsed(self.inner.began.elapsed()));
-        match &self.inner.display {
-            // Work must not fail because a line cannot be shown.
-            Display::Terminal(multi) => drop(multi.println(stamped)),
-            Display::Plain => eprintln!("{stamped}"),
-            Display::Quiet => {}
         }
     }
 }
@@ -130,7 +120,7 @@ impl Step {
         let mut printed = unpoisoned(&self.printed);
         if printed.elapsed() >= PLAIN_INTERVAL {
             *printed = Instant::now();
-            self.progress.line(&format!("{}: {text}", self.what));
+            self.progress.note(&format!("{}: {text}", self.what));
         }
     }
 
@@ -146,7 +136,7 @@ impl Step {
             bar.finish_and_clear();
         }
         let took = elapsed(self.began.elapsed());
-        self.progress.line(&format!("{}: {msg} ({took})", self.what));
+        self.progress.note(&format!("{}: {msg} ({took})", self.what));
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::context::Context;
 use crate::kernel::source;
-use crate::kernel::user::{Sources, UserKernel, build_user};
+use crate::kernel::user::{Sources, build_user};
 use crate::kernel::{self, Kernel, Tree, Variant};
 use crate::vm::job::Arm;
 use crate::vm::root::RootSource;
@@ -143,7 +143,7 @@ pub fn arm(
             return Ok((arm, source));
         }
         ArmSpec::Sources(name, sources, cmdline) => {
-            let UserKernel { bzimage, source } = build_user(ctx, &sources, variant, fragment)?;
+            let (bzimage, source) = build_user(ctx, &sources, variant, fragment)?;
             return Ok((Arm { name, bzimage, cmdline }, source));
         }
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,

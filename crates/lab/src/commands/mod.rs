@@ -131,7 +131,7 @@ pub fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<u8> {
-    let mut ctx = Context::discover(Progress::new())?;
+    let mut ctx = Context::discover(Progress::on_stderr())?;
     let folder = || std::env::var("MEMREAP_KERNEL").ok().filter(|kernel| kernel.contains('/'));
     let kernel = match cli.kernel.or_else(folder) {
         Some(path) if Path::new(&path).exists() => Some(source::import(&ctx, &std::path::absolute(&path)?)?.full),

@@ -4,11 +4,12 @@
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use fs_err::{self as fs, File};
 use rustix::fs::FlockOperation::{LockExclusive, NonBlockingLockExclusive};
+use walkdir::WalkDir;
 
-use super::cleanup::cleanup;
+use super::interrupt::cleanup;
 use crate::context::Context;
 
 /// Removes a file, or a folder with its content. A path that does not exist is no error.
@@ -163,18 +164,14 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// When a folder cannot be read or contains something else.
 pub fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in WalkDir::new(folder).sort_by_file_name() {
         let entry = entry?;
-        let (path, kind) = (entry.path(), entry.file_type()?);
-        if kind.is_dir() {
-            found.extend(files_below(&path)?);
-        } else if kind.is_file() {
-            found.push(path);
-        } else {
-            bail!("{}: neither a file nor a folder", path.display());
+        let kind = entry.file_type();
+        ensure!(kind.is_file() || kind.is_dir(), "{}: neither a file nor a folder", entry.path().display());
+        if kind.is_file() {
+            found.push(entry.into_path());
         }
     }
-    found.sort();
     Ok(found)
 }
 

@@ -2,19 +2,35 @@
 //! What holds for the process as a whole: its end by Ctrl-C, and its limits.
 
 use std::io::IsTerminal as _;
+use std::path::PathBuf;
 use std::process;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use rustix::process::{Resource, Signal, getrlimit, kill_process_group, setrlimit, test_kill_process_group};
+use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process_group, setrlimit, test_kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::cleanup::cleanup;
 use super::files::remove_any;
+use crate::progress::unpoisoned;
 
 /// How long children have after SIGTERM to clean up before they are killed.
 const TERM_GRACE: Duration = Duration::from_secs(3);
+
+/// What is killed and removed when the lab is interrupted.
+pub(super) struct CleanupList {
+    /// The process groups of running children.
+    pub(super) groups: Vec<Pid>,
+    /// The paths of what is being built.
+    pub(super) stagings: Vec<PathBuf>,
+}
+
+/// Returns the list, locked.
+pub(super) fn cleanup() -> MutexGuard<'static, CleanupList> {
+    static LIST: Mutex<CleanupList> = Mutex::new(CleanupList { groups: Vec::new(), stagings: Vec::new() });
+    unpoisoned(&LIST)
+}
 
 /// Makes SIGINT, SIGTERM and SIGHUP end the lab cleanly: kill the children, remove stagings, exit with 130.
 ///

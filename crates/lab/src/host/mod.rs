@@ -5,7 +5,6 @@
 //! temporary name ([`Staging`]). An interrupt kills the children and removes the stagings, so a later run
 //! finds either a complete result or none.
 
-mod cleanup;
 mod files;
 mod interrupt;
 mod packages;

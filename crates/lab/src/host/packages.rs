@@ -25,10 +25,8 @@ pub struct Pkg {
 pub enum Probe {
     /// A program in `PATH`.
     Tool(&'static str),
-    /// A file, by its absolute path.
+    /// A file or folder, by its absolute path.
     File(&'static str),
-    /// The package's status in dpkg's database.
-    Dpkg,
 }
 
 impl Pkg {
@@ -37,21 +35,11 @@ impl Pkg {
         Self { name, probe: Probe::Tool(tool) }
     }
 
-    /// A package that is present if dpkg has it installed.
-    pub const fn dpkg(name: &'static str) -> Self {
-        Self { name, probe: Probe::Dpkg }
-    }
-
     /// Whether the package's content is present.
     pub fn is_present(&self) -> bool {
         match self.probe {
             Probe::Tool(tool) => find_tool(tool).is_some(),
             Probe::File(path) => Path::new(path).exists(),
-            Probe::Dpkg => {
-                let mut query = Command::new("dpkg-query");
-                query.args(["-W", "-f=${db:Status-Status}", self.name]);
-                output(&mut query).is_ok_and(|status| status.split_whitespace().any(|s| s == "installed"))
-            }
         }
     }
 }
@@ -111,7 +99,10 @@ pub fn cross_packages(arch: Arch) -> &'static [Pkg] {
 }
 
 /// The packages for the kernel code's tests on the host.
-pub const HOSTED_TEST_PACKAGES: &[Pkg] = &[Pkg::tool("clang-19", "clang-19"), Pkg::dpkg("libclang-rt-19-dev")];
+pub const HOSTED_TEST_PACKAGES: &[Pkg] = &[
+    Pkg::tool("clang-19", "clang-19"),
+    Pkg { name: "libclang-rt-19-dev", probe: Probe::File("/usr/lib/llvm-19/lib/clang/19/lib/linux") },
+];
 
 /// The packages for static checks of the kernel code.
 pub const LINT_PACKAGES: &[Pkg] = &[Pkg::tool("sparse", "sparse")];

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use fs_err::{self as fs, File};
 use rustix::process::{Pid, Signal};
 
-use super::cleanup::cleanup;
+use super::interrupt::cleanup;
 use crate::progress::Step;
 
 /// How long a killed child may take to end.

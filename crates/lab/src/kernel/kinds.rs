@@ -5,7 +5,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::context::Context;
 use crate::format;
@@ -17,7 +18,8 @@ pub(crate) fn controls() -> impl Iterator<Item = &'static str> {
 }
 
 /// A kernel configuration: what is compiled in besides the topics.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Variant {
     /// No debug code. Everything that is measured runs on it.
     Slim,

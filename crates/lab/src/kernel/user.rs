@@ -46,21 +46,18 @@ impl fmt::Display for Sources {
     }
 }
 
-/// A kernel that was built.
-#[derive(Clone, Debug)]
-pub struct UserKernel {
-    /// The bootable image.
-    pub bzimage: PathBuf,
-    /// What it was built from, for reports.
-    pub source: String,
-}
-
-/// Builds a kernel, or takes it from the cache. `fragment` overrides the variant's configuration.
+/// Builds a kernel, or takes it from the cache, and returns the bootable image and what it is from, for reports.
+/// `fragment` overrides the variant's configuration.
 ///
 /// # Errors
 /// When the folder is no kernel tree, git does not know the commit, a patch does not apply, a symbol of the
 /// configuration does not take effect, or the build fails.
-pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: Option<&Path>) -> Result<UserKernel> {
+pub fn build_user(
+    ctx: &Context,
+    sources: &Sources,
+    variant: Variant,
+    fragment: Option<&Path>,
+) -> Result<(PathBuf, String)> {
     host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
@@ -107,7 +104,7 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let bzimage = image(&build::key(&parts, &[])?);
         if bzimage.is_file() {
-            return Ok(UserKernel { source: with_missing(described, &bzimage), bzimage });
+            return Ok(with_missing(bzimage, described));
         }
         known = Some(bzimage);
     }
@@ -145,7 +142,7 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
     fs::write(missing_file(&bzimage), unknown.join(" "))?;
     staging.publish(&bzimage)?;
     step.done("built");
-    Ok(UserKernel { source: with_missing(described, &bzimage), bzimage })
+    Ok(with_missing(bzimage, described))
 }
 
 fn missing_file(bzimage: &Path) -> PathBuf {
@@ -153,10 +150,10 @@ fn missing_file(bzimage: &Path) -> PathBuf {
 }
 
 /// Adds the symbols that did not take effect to what the reports call the kernel.
-fn with_missing(described: String, bzimage: &Path) -> String {
-    match fs::read_to_string(missing_file(bzimage)) {
-        Ok(symbols) if !symbols.is_empty() => format!("{described}, without {symbols}"),
-        _ => described,
+fn with_missing(bzimage: PathBuf, described: String) -> (PathBuf, String) {
+    match fs::read_to_string(missing_file(&bzimage)) {
+        Ok(symbols) if !symbols.is_empty() => (bzimage, format!("{described}, without {symbols}")),
+        _ => (bzimage, described),
     }
 }
 

@@ -2,13 +2,13 @@
 //! Disks with a root file system, for guests that need more than busybox.
 
 use std::fmt;
-use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Result, ensure};
 use fs_err as fs;
+use walkdir::WalkDir;
 
 use crate::arch::Arch;
 use crate::content::Content;
@@ -151,22 +151,15 @@ pub fn make(ctx: &Context, source: &RootSource) -> Result<RootDisk> {
 
 /// Adds what tells one state of a folder from another: names, sizes, modes and times of its files.
 fn add_listing(key: &mut Content, folder: &Path) -> Result<()> {
-    let mut entries: Vec<(PathBuf, Metadata)> = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in WalkDir::new(folder).min_depth(1).sort_by_file_name() {
         let entry = entry?;
-        entries.push((entry.path(), entry.metadata()?));
-    }
-    entries.sort_by(|(a, _), (b, _)| a.cmp(b));
-    for (path, metadata) in entries {
-        key.add(path.as_os_str().as_encoded_bytes());
+        let metadata = entry.metadata()?;
+        key.add(entry.path().as_os_str().as_encoded_bytes());
         key.add(u64::from(metadata.mode()).to_le_bytes());
         key.add(metadata.size().to_le_bytes());
         // A change within a second, or of a file that gets its old time again.
         let times = [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()];
         times.iter().for_each(|part| key.add(part.to_le_bytes()));
-        if metadata.is_dir() {
-            add_listing(key, &path)?;
-        }
     }
     Ok(())
 }
