@@ -23,6 +23,16 @@ impl Svg {
         ))
     }
 
+    /// Begins a picture of a page by this tag and what describes it.
+    pub(crate) fn with_head(head: String) -> Self {
+        Self(head)
+    }
+
+    /// Adds what has no function of its own here.
+    pub(crate) fn add(&mut self, element: &str) {
+        self.0 += element;
+    }
+
     /// Writes a text that begins at this place.
     pub(crate) fn text(&mut self, class: &str, at: (f64, f64), text: &str) {
         self.anchored("start", class, at, text);

@@ -2,8 +2,8 @@
 //! `report.html`: a single file, without scripts, fonts or external links, that shows every boot.
 //!
 //! The page has a sentence per scenario, what is worse, the number of metrics per verdict, a table of all
-//! metrics, a plot per metric grouped by scenario and case, and the conditions and method of the measurement. No meaning depends on colour alone:
-//! arms differ in shape, verdicts in words.
+//! metrics, a plot per metric grouped by scenario and case, and the conditions and method of the measurement. No
+//! meaning depends on colour alone: arms differ in shape, verdicts in words.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::ab::stats::{MIN_PAIRS, median};
 use crate::ab::table::explanation;
 use crate::format::{self, counted, interval, number, p_value, percent};
 use crate::html::{self, escape, factor};
-use crate::svg::Scale;
+use crate::svg::{Scale, Svg};
 use scenarios::Mode;
 
 /// The width of a plot in SVG units, which are CSS pixels at the usual width of a card.
@@ -211,23 +211,24 @@ fn overview_bar(metric: &Metric, reach: f64, min_effect: f64) -> String {
     let at = |r: f64| scale.at(r.clamp(1.0 / reach, reach));
     let class = class(metric.verdict);
     // Hidden from screen readers: the neighbouring cells have the numbers.
-    let mut svg = format!("<svg viewBox=\"0 0 {BAR_WIDTH} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
-    svg += &band(&scale, min_effect, 0.0, 18.0);
-    let _ = write!(svg, "<path class=\"one\" d=\"M{0:.1} 0V18\"/>", at(1.0));
+    let head = format!("<svg viewBox=\"0 0 {BAR_WIDTH} 18\" preserveAspectRatio=\"none\" aria-hidden=\"true\">");
+    let mut svg = Svg::with_head(head);
+    band(&mut svg, &scale, min_effect, (0.0, 18.0));
+    svg.path("one", (at(1.0), 0.0), "V18");
     let x = at(metric.ratio);
-    let _ = write!(svg, "<path class=\"ratio {class} effect\" d=\"M{:.1} 9H{x:.1}\"/>", at(1.0));
+    svg.path(&format!("ratio {class} effect"), (at(1.0), 9.0), &format!("H{x:.1}"));
     if let Some([lo, hi]) = metric.ci95 {
-        let _ = write!(svg, "<path class=\"ratio {class} whisker\" d=\"M{:.1} 9H{:.1}\"/>", at(lo), at(hi));
+        svg.path(&format!("ratio {class} whisker"), (at(lo), 9.0), &format!("H{:.1}", at(hi)));
     }
     // The factor keeps the largest ratio, which determined the scale, from becoming an arrow by rounding.
     if metric.ratio > reach * 1.0001 {
-        let _ = write!(svg, "<path class=\"ratio {class}\" d=\"M{0:.1} 4l7 5l-7 5z\"/>", x);
+        svg.path(&format!("ratio {class}"), (x, 4.0), "l7 5l-7 5z");
     } else if metric.ratio < 0.9999 / reach {
-        let _ = write!(svg, "<path class=\"ratio {class}\" d=\"M{0:.1} 4l-7 5l7 5z\"/>", x);
+        svg.path(&format!("ratio {class}"), (x, 4.0), "l-7 5l7 5z");
     } else {
-        let _ = write!(svg, "<ellipse class=\"ratio {class}\" cx=\"{x:.1}\" cy=\"9\" rx=\"4\" ry=\"4\"/>");
+        svg.add(&format!("<ellipse class=\"ratio {class}\" cx=\"{x:.1}\" cy=\"9\" rx=\"4\" ry=\"4\"/>"));
     }
-    svg + "</svg>"
+    svg.end()
 }
 
 /// Renders a section per scenario and guest, with a heading per case and a card per metric.
@@ -378,62 +379,37 @@ fn plot(results: &Results, metric: &Metric, index: usize) -> String {
     let floor = 18.0 + ROW_HEIGHT * (rows.len() as f64 - 0.5) + 2.0;
     let ratio_y = floor + 50.0;
     let height = ratio_y + 32.0;
-    let mut svg = format!(
+    let mut svg = Svg::with_head(format!(
         "<svg viewBox=\"0 0 {PLOT_WIDTH} {height}\" role=\"img\" aria-labelledby=\"t{index} d{index}\">\n\
          <title id=\"t{index}\">{}</title>\n<desc id=\"d{index}\">{}</desc>\n",
         escape(&metric.metric),
         escape(&description(results, metric))
-    );
+    ));
 
     let scale = Scale::of_values(rows.iter().flat_map(|row| row.values), PLOT_LEFT, PLOT_RIGHT);
-    svg += &axis(&scale, floor);
-    let _ = writeln!(
-        svg,
-        "<text x=\"{PLOT_LEFT}\" y=\"{:.1}\">{}, {} is better</text>",
-        floor + 28.0,
-        escape(&metric.unit),
-        metric.better
-    );
+    axis(&mut svg, &scale, floor);
+    svg.text("", (PLOT_LEFT, floor + 28.0), &format!("{}, {} is better", metric.unit, metric.better));
     for two in rows.windows(2) {
         let class = match (two[0].class, two[1].class) {
             ("control", _) | (_, "control-kernel") => "pair aa",
             _ => "pair",
         };
         for (i, (a, b)) in two[0].values.iter().zip(two[1].values).enumerate() {
-            let _ = writeln!(
-                svg,
-                "<path class=\"{class}\" d=\"M{:.1} {:.1}L{:.1} {:.1}\"/>",
-                scale.at(*a),
-                two[0].y_of(i),
-                scale.at(*b),
-                two[1].y_of(i)
-            );
+            svg.line(class, [(scale.at(*a), two[0].y_of(i)), (scale.at(*b), two[1].y_of(i))].into_iter());
         }
     }
     for row in &rows {
-        let _ = writeln!(
-            svg,
-            "<text class=\"arm\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            PLOT_LEFT - 12.0,
-            row.y + 4.0,
-            escape(&shortened(&row.name))
-        );
+        svg.anchored("end", "arm", (PLOT_LEFT - 12.0, row.y + 4.0), &shortened(&row.name));
         for (i, value) in row.values.iter().enumerate() {
-            svg += &row.mark(scale.at(*value), i, &metric.unit);
+            svg.add(&row.mark(scale.at(*value), i, &metric.unit));
         }
         if !row.values.is_empty() {
-            let _ = writeln!(
-                svg,
-                "<path class=\"median {}\" d=\"M{:.1} {:.1}v{:.1}\"/>",
-                row.class,
-                scale.at(median(row.values)),
-                row.y - ROW_SPREAD / 2.0 - 4.0,
-                ROW_SPREAD + 8.0
-            );
+            let top = (scale.at(median(row.values)), row.y - ROW_SPREAD / 2.0 - 4.0);
+            svg.path(&format!("median {}", row.class), top, &format!("v{:.1}", ROW_SPREAD + 8.0));
         }
     }
-    svg += &ratio_bar(metric, results.meta.min_effect, ratio_y);
-    svg + "</svg>\n"
+    ratio_bar(&mut svg, metric, results.meta.min_effect, ratio_y);
+    svg.end()
 }
 
 /// Returns a plot's content as text, for screen readers.
@@ -459,7 +435,7 @@ fn description(results: &Results, metric: &Metric) -> String {
 }
 
 /// Renders the ratio and that of the A/A control, each with its interval, on a logarithmic scale.
-fn ratio_bar(metric: &Metric, min_effect: f64, y: f64) -> String {
+fn ratio_bar(svg: &mut Svg, metric: &Metric, min_effect: f64, y: f64) {
     let aa = metric.aa.as_ref();
     let ends = |ratio: f64, ci: Option<[f64; 2]>| [ratio].into_iter().chain(ci.into_iter().flatten());
     let effect = 1.0 + min_effect.max(0.03);
@@ -472,31 +448,18 @@ fn ratio_bar(metric: &Metric, min_effect: f64, y: f64) -> String {
     let margin = (hi / lo).powf(0.06);
     let scale = Scale::log(lo / margin, hi * margin, PLOT_LEFT, PLOT_RIGHT);
 
-    let mut svg = band(&scale, min_effect, y - 13.0, 23.0);
-    let _ = writeln!(svg, "<path class=\"one\" d=\"M{:.1} {:.1}v23\"/>", scale.at(1.0), y - 13.0);
-    let _ = writeln!(
-        svg,
-        "<text class=\"arm\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">ratio</text>",
-        PLOT_LEFT - 12.0,
-        y + 2.0
-    );
-    svg += &axis(&scale, y + 10.0);
+    band(svg, &scale, min_effect, (y - 13.0, 23.0));
+    svg.path("one", (scale.at(1.0), y - 13.0), "v23");
+    svg.anchored("end", "arm", (PLOT_LEFT - 12.0, y + 2.0), "ratio");
+    axis(svg, &scale, y + 10.0);
     let mut bar = |what: &str, class: &str, ratio: f64, ci: Option<[f64; 2]>, y: f64, r: f64| {
         let ci_text = ci.map_or(String::new(), |ends| format!(" ({})", interval(ends)));
-        let _ = write!(svg, "<g><title>{what}: {}{ci_text}</title>", factor(ratio));
+        svg.add(&format!("<g><title>{what}: {}{ci_text}</title>", factor(ratio)));
         if let Some([lo, hi]) = ci {
-            let _ = write!(
-                svg,
-                "<path class=\"ratio {class} whisker\" d=\"M{:.1} {y:.1}H{:.1}\"/>",
-                scale.at(lo),
-                scale.at(hi)
-            );
+            svg.path(&format!("ratio {class} whisker"), (scale.at(lo), y), &format!("H{:.1}", scale.at(hi)));
         }
-        let _ = writeln!(
-            svg,
-            "<circle class=\"ratio {class}\" cx=\"{:.1}\" cy=\"{y:.1}\" r=\"{r}\"/></g>",
-            scale.at(ratio)
-        );
+        let x = scale.at(ratio);
+        svg.add(&format!("<circle class=\"ratio {class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\"/></g>\n"));
     };
     if let Some(aa) = aa {
         bar("A/A control", "aa hollow", aa.ratio, aa.ci95, y + 4.5, 2.8);
@@ -504,27 +467,21 @@ fn ratio_bar(metric: &Metric, min_effect: f64, y: f64) -> String {
     } else {
         bar("ratio", class(metric.verdict), metric.ratio, metric.ci95, y - 1.5, 4.2);
     }
-    svg
 }
 
 /// Renders the band of the minimum effect around 1.
-fn band(scale: &Scale, effect: f64, y: f64, height: f64) -> String {
+fn band(svg: &mut Svg, scale: &Scale, effect: f64, (y, height): (f64, f64)) {
     let (lo, hi) = (scale.at(1.0 / (1.0 + effect)), scale.at(1.0 + effect));
-    format!("<rect class=\"band\" x=\"{lo:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{height}\"/>", hi - lo)
+    svg.rect("band", (lo, y), (hi - lo, height));
 }
 
-fn axis(scale: &Scale, y: f64) -> String {
-    let mut svg = format!("<path class=\"axis\" d=\"M{PLOT_LEFT} {y:.1}H{PLOT_RIGHT}\"/>");
+fn axis(svg: &mut Svg, scale: &Scale, y: f64) {
+    svg.path("axis", (PLOT_LEFT, y), &format!("H{PLOT_RIGHT}"));
     for tick in scale.ticks() {
         let x = scale.at(tick);
-        let _ = writeln!(
-            svg,
-            "<path class=\"axis\" d=\"M{x:.1} {y:.1}v4\"/><text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            y + 14.0,
-            format::round(tick)
-        );
+        svg.path("axis", (x, y), "v4");
+        svg.anchored("middle", "", (x, y + 14.0), &format::round(tick));
     }
-    svg
 }
 
 /// Renders the section about conditions and method.
