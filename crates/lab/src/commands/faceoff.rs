@@ -51,7 +51,6 @@ pub fn run(ctx: &Context, args: &FaceoffArgs) -> Result<u8> {
     }
     let wrong = || WrongUsage(format!("the face-off's guest is x86-64, and cannot be {}", ctx.arch));
     ensure!(ctx.arch == Arch::X86_64, wrong());
-    faceoff::check(ctx, &args.options).map_err(|e| WrongUsage(format!("{e:#}")))?;
     let result = faceoff::run(ctx, &args.options)?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&result.summary)?);

@@ -36,6 +36,7 @@ use record::Run;
 use snapshot::{GuestFailure, Ingredients, SNAPSHOTS};
 use summary::{Meta, Summary};
 
+use crate::WrongUsage;
 use crate::arch::Arch;
 use crate::content::Content;
 use crate::context::Context;
@@ -101,28 +102,20 @@ struct Header {
     meta: Meta,
 }
 
-/// Checks the names in the options.
-///
-/// # Errors
-/// When a contestant or a load does not exist, or a file of one is invalid.
-pub fn check(ctx: &Context, options: &Options) -> Result<()> {
-    chosen_contestants(&contestant::load(&ctx.repo)?, options)?;
-    cell::select(&cell::all(&ctx.repo)?, &options.loads)?;
-    Ok(())
-}
-
 /// Runs the face-off and returns the summary and all runs. Every run is appended to `faceoff.jsonl` in the
 /// output folder when it ends; `faceoff.json` and `faceoff.html` are written after every round. A failed run
 /// is reported and skipped, unless too many failed in a row.
 ///
 /// # Errors
-/// When a name is unknown, something cannot be built, the guest does not boot or fails repeatedly, or earlier
-/// runs that should be continued were made under other conditions.
+/// [`WrongUsage`] when a contestant or a load does not exist, or a file of one is invalid; when something cannot be
+/// built, the guest does not boot or fails repeatedly, or earlier runs that should be continued were made under other
+/// conditions.
 pub fn run(ctx: &Context, options: &Options) -> Result<FaceOff> {
-    let all = contestant::load(&ctx.repo)?;
-    let contestants = chosen_contestants(&all, options)?;
-    let all_cells = cell::all(&ctx.repo)?;
-    let cells = cell::select(&all_cells, &options.loads)?;
+    let chosen = || {
+        let (all, all_cells) = (contestant::load(&ctx.repo)?, cell::all(&ctx.repo)?);
+        anyhow::Ok((chosen_contestants(&all, options)?, cell::select(&all_cells, &options.loads)?, all, all_cells))
+    };
+    let (contestants, cells, all, all_cells) = chosen().map_err(|e| WrongUsage(format!("{e:#}")))?;
     // Before the payload is made: another face-off's guests read it.
     let _lock = host::lock(ctx, &ctx.out.join("faceoff"))?;
     let test_bed = TestBed::prepare(ctx, &all, &contestants, &all_cells, options)?;
@@ -312,7 +305,7 @@ impl TestBed {
         cell: &Cell,
         round: usize,
     ) -> Result<Run> {
-        let snapshot = snapshot::make(ctx, &self.ingredients(contestant, cell, round)?)?;
+        let snapshot = snapshot::make(ctx, self.ingredients(contestant, cell, round)?)?;
         let seed = self.meta.seed + round as u64;
         let limit_s = cell.load.idle_s.or(cell.load.limit_s).unwrap_or(self.meta.limit_s);
         let job = Job {
@@ -333,7 +326,7 @@ impl TestBed {
         let limit = Duration::from_secs(SETTLE_SECONDS + limit_s + RUN_OVERHEAD_SECONDS);
         let began = Instant::now();
         let mut watch = None;
-        let ended = snapshot.run(&self.payload, &job, &logs, limit, &step, &mut |event| {
+        let ended = snapshot.run(&job, &logs, limit, &step, &mut |event| {
             match event {
                 Event::Started { .. } => watch = Some(stolen::Watch::start()),
                 Event::Result(_) | Event::Idle(_) => run.stolen = watch.take().and_then(stolen::Watch::end),

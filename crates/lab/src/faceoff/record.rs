@@ -119,7 +119,7 @@ pub(super) fn progress(event: &Event) -> Option<String> {
 }
 
 /// Samples as columns of differences, a fifth of their size as objects: each column has the difference of each sample
-/// to the one before, in whole KiB or microseconds; zeros at its end are left out. Older series have objects.
+/// to the one before, in whole KiB or microseconds; zeros at its end are left out.
 mod columns {
     use std::collections::BTreeMap;
 
@@ -148,13 +148,6 @@ mod columns {
         ("fg_gap_us", |s| (s.fg_gap_ms * 1e3).round() as i64, |s, v| s.fg_gap_ms = v as f64 / 1e3),
     ];
 
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Samples {
-        Rows(Vec<Sample>),
-        Columns(BTreeMap<String, Vec<i64>>),
-    }
-
     pub(super) fn serialize<S: Serializer>(samples: &[Sample], serializer: S) -> Result<S::Ok, S::Error> {
         let column = |(name, get, _): &Column| {
             let mut before = 0;
@@ -170,10 +163,7 @@ mod columns {
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Sample>, D::Error> {
-        let columns = match Samples::deserialize(deserializer)? {
-            Samples::Rows(rows) => return Ok(rows),
-            Samples::Columns(columns) => columns,
-        };
+        let columns = BTreeMap::<String, Vec<i64>>::deserialize(deserializer)?;
         let mut samples = vec![Sample::default(); columns.get(TIME).map_or(0, Vec::len)];
         for (name, values) in &columns {
             let known = COLUMNS.iter().find(|(known, ..)| known == name).filter(|_| values.len() <= samples.len());
@@ -258,11 +248,6 @@ pub(super) mod tests {
             + r#""scanned":[8,1,-9],"t_us":[0,50500,50500]}"#;
         assert!(text.contains(&columns), "{text}");
         assert_eq!(again(&run).unwrap(), run);
-        let rows = text.replace(
-            &columns,
-            r#""samples":[{"t":0,"avail":9,"free":8,"swap_free":7,"some_us":0,"full_us":0,"fg_gap_ms":0.5}]"#,
-        );
-        assert_eq!(serde_json::from_str::<Run>(&rows).unwrap().samples[0].avail, 9);
         for (what, wrong) in [("avail", "afail"), ("-400,-400", "-400,-400,1"), ("t_us", "t_ms")] {
             assert!(serde_json::from_str::<Run>(&text.replace(what, wrong)).is_err(), "{wrong}");
         }

@@ -74,12 +74,9 @@ const ALLOWED_CONSOLE_LINES: &[&str] =
 pub struct GuestFailure(pub String);
 
 /// The saved state of a warmed-up guest.
-#[derive(Clone, Debug)]
-pub struct Snapshot {
-    accel: Accel,
-    machine: Machine,
+pub struct Snapshot<'a> {
+    of: Ingredients<'a>,
     folder: PathBuf,
-    kernel: PathBuf,
     /// The content key of kernel, image, guest program, machine and number: 64 hexadecimal digits.
     pub key: String,
 }
@@ -106,13 +103,12 @@ pub struct Ingredients<'a> {
 ///
 /// # Errors
 /// When QEMU cannot be run; a [`GuestFailure`] when the guest does not boot.
-pub fn make(ctx: &Context, ingredients: &Ingredients<'_>) -> Result<Snapshot> {
-    let &Ingredients { accel, kernel, image, payload, machine, number, .. } = ingredients;
-    let key = ingredients.key()?;
+pub fn make<'a>(ctx: &Context, of: Ingredients<'a>) -> Result<Snapshot<'a>> {
+    let Ingredients { kernel, image, machine, number, .. } = of;
+    let key = of.key()?;
     let parent = ctx.cache.join("faceoff/snapshots");
     let folder = parent.join(&key[..16]);
-    let kernel_file = kernel.bzimage.clone();
-    let snapshot = Snapshot { accel, machine: machine.clone(), folder: folder.clone(), kernel: kernel_file, key };
+    let snapshot = Snapshot { of, folder: folder.clone(), key };
     if snapshot.is_finished() {
         return Ok(snapshot);
     }
@@ -137,7 +133,7 @@ pub fn make(ctx: &Context, ingredients: &Ingredients<'_>) -> Result<Snapshot> {
     }
 
     let logs = ctx.out.join("logs/faceoff-snapshot").join(&kernel.release);
-    let mut guest = Guest::start(&snapshot, work, payload, &logs, false)?;
+    let mut guest = Guest::start(&snapshot, work, &logs, false)?;
     guest.follow(&step, BOOT_TIMEOUT, &[], &mut |event| matches!(event, Event::Ready))?;
     step.detail("saving the state");
     guest.monitor.execute("stop", json!({}))?;
@@ -164,7 +160,7 @@ pub fn make(ctx: &Context, ingredients: &Ingredients<'_>) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-impl Snapshot {
+impl Snapshot<'_> {
     fn is_finished(&self) -> bool {
         let marker = fs::read(self.folder.join(MARKER_FILE)).ok();
         let marker = marker.and_then(|text| serde_json::from_slice::<Value>(&text).ok());
@@ -186,16 +182,8 @@ impl Snapshot {
     /// # Errors
     /// When QEMU cannot be run; a [`GuestFailure`] when the guest reports an error, panics, ends too early or
     /// does not finish within `limit`.
-    pub fn run(
-        &self,
-        payload: &Path,
-        job: &Job,
-        logs: &Path,
-        limit: Duration,
-        step: &Step,
-        sink: &mut dyn FnMut(Event),
-    ) -> Result<()> {
-        let mut guest = Guest::start(self, &self.folder, payload, logs, true)?;
+    pub fn run(&self, job: &Job, logs: &Path, limit: Duration, step: &Step, sink: &mut dyn FnMut(Event)) -> Result<()> {
+        let mut guest = Guest::start(self, &self.folder, logs, true)?;
         guest.monitor.execute("migrate-incoming", json!({ "uri": format!("exec:cat {STATE_FILE}") }))?;
         let began = Instant::now();
         loop {
@@ -266,7 +254,7 @@ const JOB_PIPE: &str = "job";
 impl Guest {
     /// Starts QEMU in `folder`, which has the overlay. With `incoming`, it waits for its state, and writes to
     /// the disks are discarded.
-    fn start(snapshot: &Snapshot, folder: &Path, payload: &Path, log_folder: &Path, incoming: bool) -> Result<Self> {
+    fn start(snapshot: &Snapshot<'_>, folder: &Path, log_folder: &Path, incoming: bool) -> Result<Self> {
         host::remove_any(log_folder)?;
         fs::create_dir_all(log_folder)?;
         // The guest does not write to the second one.
@@ -275,7 +263,7 @@ impl Guest {
         }
         let job = File::options().read(true).write(true).open(&fifos(log_folder)[0])?;
         let logs = Logs::in_folder(log_folder);
-        let mut qemu = command(snapshot, payload, &logs, &log_folder.join(JOB_PIPE), incoming)?;
+        let mut qemu = command(&snapshot.of, &logs, &log_folder.join(JOB_PIPE), incoming)?;
         qemu.current_dir(folder);
         logs.begin(&mut qemu)?;
         qemu.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -286,7 +274,7 @@ impl Guest {
         };
         let allowed: Vec<String> = ALLOWED_CONSOLE_LINES.iter().map(|&a| a.to_owned()).collect();
         let mut guest = Self {
-            memory_mib: snapshot.machine.memory_mib,
+            memory_mib: snapshot.of.machine.memory_mib,
             child,
             monitor: Monitor::new(stdin, stdout),
             job,
@@ -388,8 +376,8 @@ fn fifos(folder: &Path) -> [PathBuf; 2] {
     ["in", "out"].map(|end| folder.join(format!("{JOB_PIPE}.{end}")))
 }
 
-fn command(snapshot: &Snapshot, payload: &Path, logs: &Logs, job: &Path, incoming: bool) -> Result<Command> {
-    let Snapshot { accel, machine, kernel, .. } = snapshot;
+fn command(of: &Ingredients<'_>, logs: &Logs, job: &Path, incoming: bool) -> Result<Command> {
+    let &Ingredients { accel, machine, kernel, payload, .. } = of;
     // Warnings (level 4) must be on the console, which is watched. Messages without a level get one that is
     // not printed there: the stack and the list of zones in each report of a memory shortage, some KB, would
     // delay the kill whose time is measured.
@@ -404,14 +392,14 @@ fn command(snapshot: &Snapshot, payload: &Path, logs: &Logs, job: &Path, incomin
     qemu::accelerate(
         &mut qemu,
         Arch::X86_64,
-        *accel,
+        accel,
         Mode::Multi,
         machine.cpus,
         "host,migratable=on",
         host_tsc_khz(),
         &mut params,
     );
-    qemu.arg("-kernel").arg(kernel).args(["-append", &params]);
+    qemu.arg("-kernel").arg(&kernel.bzimage).args(["-append", &params]);
     let throwaway = if incoming { "on" } else { "off" };
     let mut disk = |id: &str, file: &str, more: &str| {
         qemu.args(["-drive", &format!("file={file},if=none,id={id},{more}")]);
@@ -539,7 +527,15 @@ mod tests {
         // From include/linux/kern_levels.h. A message is printed if its level is lower than that of the
         // console.
         const KERN_WARNING: u32 = 4;
-        let (kernel, payload, job) = (Path::new("/kernel"), Path::new("/payload"), Path::new("/job"));
+        let [file, job] = ["/file", "/job"].map(Path::new);
+        let kernel = Kernel {
+            bzimage: file.into(),
+            build_dir: file.into(),
+            source_dir: file.into(),
+            release: String::new(),
+            key: String::new(),
+        };
+        let image = Image { disk: file.into(), key: String::new(), packages: Default::default() };
         let logs = Logs::in_folder(Path::new("/logs"));
         let machine = Machine {
             swap_disk_mib: 1,
@@ -547,14 +543,16 @@ mod tests {
             ..super::super::summary::tests::cells()[0].machine.clone()
         };
         for accel in [Accel::Kvm, Accel::Tcg] {
-            let snapshot = Snapshot {
+            let of = Ingredients {
                 accel,
-                machine: machine.clone(),
-                folder: PathBuf::new(),
-                kernel: kernel.to_owned(),
-                key: String::new(),
+                kernel: &kernel,
+                image: &image,
+                guest: file,
+                payload: file,
+                machine: &machine,
+                number: 0,
             };
-            let qemu = command(&snapshot, payload, &logs, job, false).unwrap();
+            let qemu = command(&of, &logs, job, false).unwrap();
             let arguments = crate::host::command_text(&qemu);
             assert_eq!(arguments.matches("throttling.iops-total=7").count(), 2, "{arguments}");
             let parameters = qemu.get_args().skip_while(|&a| a != "-append").nth(1).unwrap();
