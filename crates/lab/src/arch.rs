@@ -28,13 +28,11 @@ impl fmt::Display for Arch {
 
 impl Arch {
     /// Returns the host's.
-    #[must_use]
     pub const fn of_host() -> Self {
         if cfg!(target_arch = "aarch64") { Self::Arm64 } else { Self::X86_64 }
     }
 
     /// Whether the host can run its programs.
-    #[must_use]
     pub fn is_native(self) -> bool {
         self.is_x86() == Self::of_host().is_x86()
     }
@@ -44,7 +42,6 @@ impl Arch {
     }
 
     /// Returns what tells folders and files of it from those of the host: empty for that.
-    #[must_use]
     pub fn suffix(self) -> String {
         if self == Self::of_host() { String::new() } else { format!("-{self}") }
     }

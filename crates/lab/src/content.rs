@@ -50,14 +50,12 @@ impl Content {
     }
 
     /// Returns the key: 64 hexadecimal digits.
-    #[must_use]
     pub fn key(self) -> String {
         hex(&self.0.finalize())
     }
 }
 
 /// Returns the bytes as hexadecimal digits.
-#[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }

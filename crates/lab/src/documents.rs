@@ -448,8 +448,6 @@ fn with_tables<'t>(document: &str, tables: &BTreeMap<&'t str, String>, used: &mu
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
     use crate::ab::results::{ArmMeta, fixture};
 

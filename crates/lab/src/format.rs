@@ -7,13 +7,11 @@ use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
 /// Formats a measured value: three significant digits, thousands separators; whole numbers completely.
-#[must_use]
 pub fn number(value: f64) -> String {
     if value.is_finite() && value.fract() == 0.0 { thousands(value) } else { digits(value) }
 }
 
 /// Formats a round value, for example on an axis: like [`number`] but without trailing zeros.
-#[must_use]
 pub fn round(value: f64) -> String {
     let text = digits(value);
     if text.contains('.') && !text.contains('e') {
@@ -23,13 +21,11 @@ pub fn round(value: f64) -> String {
 }
 
 /// Returns the name of a value as it is on the command line.
-#[must_use]
 pub fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().as_ref().map(PossibleValue::get_name).unwrap_or_default().to_owned()
 }
 
 /// Says that nothing of this kind has that name, and which names there are.
-#[must_use]
 pub fn no_such(kind: &str, name: &str, known: impl IntoIterator<Item: Display>) -> String {
     let known: Vec<String> = known.into_iter().map(|name| name.to_string()).collect();
     format!("no {kind} '{name}'; there are: {}", known.join(", "))
@@ -49,7 +45,6 @@ fn digits(value: f64) -> String {
 }
 
 /// Formats a ratio with three significant digits: `1.32x`.
-#[must_use]
 pub fn ratio(ratio: f64) -> String {
     match ratio {
         99.95.. => thousands(ratio) + "x",
@@ -60,14 +55,12 @@ pub fn ratio(ratio: f64) -> String {
 }
 
 /// Formats an interval of ratios: `1.25 - 1.41`.
-#[must_use]
 pub fn interval([lo, hi]: [f64; 2]) -> String {
     let plain = |r| ratio(r).trim_end_matches('x').to_owned();
     format!("{} - {}", plain(lo), plain(hi))
 }
 
 /// Formats a p-value with two or three decimals; never as 0.
-#[must_use]
 pub fn p_value(p: f64) -> String {
     match p {
         0.995.. => "1".to_owned(),
@@ -78,13 +71,11 @@ pub fn p_value(p: f64) -> String {
 }
 
 /// Formats a count with its noun: `1 pair`, `2 pairs`.
-#[must_use]
 pub fn counted(number: usize, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Formats a fraction in per cent: 0.03 as `3 %`.
-#[must_use]
 pub fn percent(fraction: f64) -> String {
     format!("{} %", round(fraction * 100.0))
 }

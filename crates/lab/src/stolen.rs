@@ -50,7 +50,6 @@ pub struct Watch {
 
 impl Watch {
     /// Begins to read the CPU times every second.
-    #[must_use]
     pub fn start() -> Self {
         let (stop, stopped) = mpsc::channel();
         let read = move || {
@@ -67,7 +66,6 @@ impl Watch {
     }
 
     /// Returns the largest share that was stolen in any window, 0 to 1; `None` if /proc/stat does not say.
-    #[must_use]
     pub fn end(self) -> Option<f64> {
         // The thread waits for this or for the sender's end.
         let _ = self.stop.send(());
@@ -83,7 +81,6 @@ fn worst_window(readings: &[CpuTimes]) -> Option<f64> {
 }
 
 /// Whether a run with this share of stolen time should be repeated.
-#[must_use]
 pub fn is_disturbed(share: f64) -> bool {
     share > MAX_STOLEN_SHARE
 }

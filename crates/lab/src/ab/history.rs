@@ -75,7 +75,6 @@ pub fn run(ctx: &Context, options: &HistoryOptions) -> Result<bool> {
 pub struct Series {
     /// Scenario and guest, for example `reap/icount`.
     pub scenario: String,
-    /// The metric's name.
     pub metric: String,
     /// The unit of the medians.
     pub unit: String,
@@ -97,7 +96,6 @@ pub struct Entry {
     pub date: String,
     /// The changed kernel.
     pub kernel: String,
-    /// Its median.
     pub median: f64,
     /// Its ratio to the base kernel; above 1 is better.
     pub ratio: f64,
@@ -135,7 +133,6 @@ pub fn read(path: &Path) -> Result<Vec<Results>> {
 }
 
 /// Arranges comparisons as series, of `metric` or of all metrics, and finds where they changed.
-#[must_use]
 pub fn series(comparisons: &[Results], metric: Option<&str>) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for results in comparisons {
@@ -210,13 +207,11 @@ fn mark_changes(entries: &mut [Entry]) {
 }
 
 /// Whether the last entry of a series is a change for the worse.
-#[must_use]
 pub fn has_got_worse(all: &[Series]) -> bool {
     all.iter().filter_map(|series| series.entries.last()?.change).any(|change| change < 1.0)
 }
 
 /// Renders a table per series, with a bar for each ratio.
-#[must_use]
 pub fn render(all: &[Series]) -> String {
     let mut text = String::new();
     for series in all {

@@ -7,7 +7,6 @@ use crate::html::escape;
 
 /// Renders a test case per metric, which has failed if it got worse, and was skipped if
 /// it has no verdict; and one per boot that failed and was repeated, an error.
-#[must_use]
 pub fn render(results: &Results) -> String {
     let repeated = &results.meta.repeated;
     let mut text = format!(

@@ -32,7 +32,6 @@ const STYLE: &str = "\
 
 /// Renders the picture, for an HTML page or a file of its own. A series that only one of the arms has is left out; `None` if there is
 /// no other.
-#[must_use]
 pub fn svg(meta: &Meta, course: &Course) -> Option<String> {
     let charts: Vec<[&Series; 2]> = (course.base.iter())
         .filter_map(|base| Some([base, course.changed.iter().find(|s| s.what == base.what)?]))
@@ -69,8 +68,6 @@ pub fn svg(meta: &Meta, course: &Course) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
     use crate::ab::results::fixture;
 

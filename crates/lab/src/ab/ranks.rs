@@ -18,7 +18,6 @@ pub struct Stratum {
 
 impl Stratum {
     /// Returns the same with the groups exchanged.
-    #[must_use]
     pub fn swapped(&self) -> Self {
         Self { values: self.others.clone(), others: self.values.clone() }
     }
@@ -27,7 +26,6 @@ impl Stratum {
 /// Returns the one-sided p-value: the probability that the rank sums of `values` are together as small as these or
 /// smaller if there is no difference. It is exact. Equal values share the mean of their ranks. Strata in which
 /// a group is empty do not count; 1 without any other. Infinity is allowed; NaN is the largest value.
-#[must_use]
 pub fn p_smaller(strata: &[Stratum]) -> f64 {
     let (mut found, mut probabilities) = (0, vec![1.0]);
     for stratum in strata.iter().filter(|s| !s.values.is_empty() && !s.others.is_empty()) {
@@ -75,7 +73,6 @@ fn rank_sums(stratum: &Stratum) -> (usize, Vec<f64>) {
 
 /// Returns which of several hypotheses are rejected so that the probability of one or more false rejections is at
 /// most `alpha` (Holm 1979).
-#[must_use]
 pub fn holm(p_values: &[f64], alpha: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..p_values.len()).collect();
     order.sort_by(|a, b| p_values[*a].total_cmp(&p_values[*b]));

@@ -31,7 +31,6 @@ const ROW_SPREAD: f64 = 16.0;
 const OVERVIEW_MAX_RATIO: f64 = 4.0;
 
 /// Renders the page.
-#[must_use]
 pub fn html(results: &Results) -> String {
     let meta = &results.meta;
     let title = format!("{} against {}", meta.changed(), meta.base());
@@ -572,8 +571,6 @@ fn shortened(name: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
     use crate::ab::results::fixture;
 

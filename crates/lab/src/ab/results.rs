@@ -39,13 +39,11 @@ pub struct Results {
 /// A guest of a scenario, and what was measured in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// The scenario's name.
     pub scenario: String,
     /// The guest's name among those of the scenario: `multi`, `icount`, `icount-64`.
     pub guest: String,
     /// How time passed in it.
     pub mode: Mode,
-    /// Virtual CPUs.
     pub cpus: u32,
     /// Memory in MiB.
     pub memory_mib: u32,
@@ -72,7 +70,6 @@ pub struct Course {
 
 impl Run {
     /// Returns scenario and guest as one name: `reap/icount`.
-    #[must_use]
     pub fn name(&self) -> String {
         format!("{}/{}", self.scenario, self.guest)
     }
@@ -97,7 +94,6 @@ pub enum Verdict {
 
 impl Verdict {
     /// Whether this verdict claims a difference between the arms.
-    #[must_use]
     pub fn is_difference(self) -> bool {
         matches!(self, Self::Better | Self::Worse)
     }
@@ -162,25 +158,21 @@ pub struct Meta {
 
 impl Meta {
     /// Returns the release of the changed arm's kernel if it is another than the base arm's.
-    #[must_use]
     pub fn other_kernel(&self) -> Option<&str> {
         self.arms.get(1)?.release.as_deref().filter(|release| *release != self.kernel)
     }
 
     /// Returns the releases of the kernels, base first: `7.3.4`, or `7.3.4 and 6.12.117`.
-    #[must_use]
     pub fn kernels(&self) -> String {
         [Some(self.kernel.as_str()), self.other_kernel()].into_iter().flatten().collect::<Vec<_>>().join(" and ")
     }
 
     /// Returns the base arm's name.
-    #[must_use]
     pub fn base(&self) -> &str {
         self.arms.first().map_or("stock", |arm| &arm.name)
     }
 
     /// Returns the changed arm's name.
-    #[must_use]
     pub fn changed(&self) -> &str {
         self.arms.get(1).map_or("memreap", |arm| &arm.name)
     }
@@ -228,7 +220,6 @@ pub struct Shard {
 
 impl Shard {
     /// Returns which of `pairs` pairs it has.
-    #[must_use]
     pub fn pairs(self, pairs: usize) -> Range<usize> {
         (self.number - 1) * pairs / self.of..self.number * pairs / self.of
     }
@@ -303,7 +294,6 @@ pub struct Metric {
     pub p: f64,
     /// The unadjusted p-value of this metric alone.
     pub p_raw: f64,
-    /// The verdict.
     pub verdict: Verdict,
     /// The values of the scenario's control kernels. They do not affect the fields above.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -315,31 +305,26 @@ pub struct Metric {
 
 impl Metric {
     /// Returns the part of the name before the first `/`; empty if there is none.
-    #[must_use]
     pub fn case(&self) -> &str {
         self.metric.split_once('/').map_or("", |(case, _)| case)
     }
 
     /// Returns the name without its case.
-    #[must_use]
     pub fn short_name(&self) -> &str {
         self.metric.split_once('/').map_or(&self.metric, |(_, name)| name)
     }
 
     /// Returns the median of the base arm's values.
-    #[must_use]
     pub fn base_median(&self) -> f64 {
         median(&self.base)
     }
 
     /// Returns the median of the changed arm's values.
-    #[must_use]
     pub fn changed_median(&self) -> f64 {
         median(&self.changed)
     }
 
     /// Returns the values on an arm; none if the metric was not measured there.
-    #[must_use]
     pub fn values_on(&self, arm: ArmRole<'_>) -> &[f64] {
         match arm {
             ArmRole::Base => &self.base,
@@ -349,7 +334,6 @@ impl Metric {
     }
 
     /// Returns the median on an arm; `None` if the metric was not measured there.
-    #[must_use]
     pub fn median_on(&self, arm: ArmRole<'_>) -> Option<f64> {
         let values = self.values_on(arm);
         (!values.is_empty()).then(|| median(values))
@@ -389,7 +373,6 @@ impl AaControl {
 
 impl Results {
     /// Returns the results of these guests, with this version of the lab.
-    #[must_use]
     pub fn new(meta: Meta, runs: Vec<Run>) -> Self {
         Self { format: FORMAT, version: env!("CARGO_PKG_VERSION").to_owned(), meta, runs }
     }
@@ -400,13 +383,11 @@ impl Results {
     }
 
     /// Returns the guest of that name of a scenario, if it was booted.
-    #[must_use]
     pub fn run(&self, scenario: &str, guest: &str) -> Option<&Run> {
         self.runs.iter().find(|run| run.scenario == scenario && run.guest == guest)
     }
 
     /// Returns the names of the scenarios.
-    #[must_use]
     pub fn scenarios(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.runs.iter().map(|run| run.scenario.as_str()).collect();
         names.dedup();
@@ -414,7 +395,6 @@ impl Results {
     }
 
     /// Returns how many metrics have this verdict.
-    #[must_use]
     pub fn count(&self, verdict: Verdict) -> usize {
         self.metrics().filter(|(_, metric)| metric.verdict == verdict).count()
     }
@@ -434,7 +414,6 @@ impl Results {
     }
 
     /// Returns the names of the control kernels on which any metric was measured.
-    #[must_use]
     pub fn control_names(&self) -> Vec<&str> {
         let mut names: Vec<&str> = Vec::new();
         for control in self.metrics().flat_map(|(_, metric)| &metric.controls) {
@@ -446,14 +425,12 @@ impl Results {
     }
 
     /// Whether a metric got worse.
-    #[must_use]
     pub fn anything_worse(&self) -> bool {
         self.count(Verdict::Worse) > 0
     }
 
     /// Returns the lab's exit code if boots failed and were repeated: 4 if a guest failed, 3 if only QEMU
     /// did; `None` if no boot failed.
-    #[must_use]
     pub fn exit_code(&self) -> Option<u8> {
         self.meta.repeated.iter().map(|repeated| repeated.exit_code).max()
     }
@@ -711,8 +688,6 @@ pub(crate) mod fixture {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
 
     #[test]

@@ -15,7 +15,6 @@ const WIDTH: u16 = 100;
 
 /// Renders the screen, wrapped to `width` columns. `checked` are the outcomes of the expectations, if any were
 /// checked. Returns `None` if there is no sentence for one of the scenarios: then only the table shows its results.
-#[must_use]
 pub fn render(results: &Results, checked: Option<&[Checked]>, report: &Path, width: Option<u16>) -> Option<String> {
     let said = sentences(results);
     if said.len() < results.scenarios().len() {
@@ -109,8 +108,6 @@ fn not_run(results: &Results) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
     use crate::ab::results::fixture;
 

@@ -9,7 +9,6 @@ use crate::format::{number, ratio};
 /// A sentence about a scenario.
 #[derive(Clone, Debug)]
 pub struct Said<'r> {
-    /// The scenario's name.
     pub scenario: &'r str,
     /// The sentence, without the full stop.
     pub text: String,
@@ -18,7 +17,6 @@ pub struct Said<'r> {
 }
 
 /// Returns a sentence for each scenario of the results that has one for a guest that was booted, in their order.
-#[must_use]
 pub fn sentences(results: &Results) -> Vec<Said<'_>> {
     results.scenarios().into_iter().filter_map(|scenario| of_scenario(results, scenario)).collect()
 }
@@ -60,7 +58,6 @@ fn figure(value: f64) -> String {
 }
 
 /// Returns the verdict about a metric, with its ratio if it is a difference: `better, 1.25x`.
-#[must_use]
 pub fn verdict(metric: &Metric) -> String {
     match metric.verdict {
         Verdict::Better | Verdict::Worse => format!("{}, {}", metric.verdict, ratio(metric.ratio)),
@@ -70,8 +67,6 @@ pub fn verdict(metric: &Metric) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
     use crate::ab::results::{Run, fixture};
 

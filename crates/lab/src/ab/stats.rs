@@ -109,7 +109,6 @@ pub struct Comparison {
 impl Comparison {
     /// Returns the verdict in view of the metric's A/A control. A metric that differs between boots of the
     /// same kernel is not reliable and gets no verdict.
-    #[must_use]
     pub fn checked_by(&self, control: Option<&Self>) -> Verdict {
         match control {
             Some(control) if control.verdict.is_difference() => Verdict::None,
@@ -119,7 +118,6 @@ impl Comparison {
 }
 
 /// Returns the median; NaN if there is no value.
-#[must_use]
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -350,8 +348,6 @@ pub(crate) fn variance(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 pub(super) mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
 
     fn pairs<'a>(base: &'a [f64], changed: &'a [f64]) -> Pairs<'a> {

@@ -148,8 +148,6 @@ pub fn metrics(output: &str) -> Result<Vec<Sample>> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
 
     #[test]

@@ -47,7 +47,6 @@ struct Check {
 /// Which passes of earlier runs are used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reuse {
-    /// None.
     None,
     /// The command decides for each guest, by its option `--remembered`.
     PerGuest,

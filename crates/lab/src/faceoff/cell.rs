@@ -27,7 +27,6 @@ const USUAL_MACHINE: &str = "desktop";
 pub struct Machine {
     /// What it is, for people.
     pub about: String,
-    /// Virtual CPUs.
     pub cpus: u32,
     /// Memory in MiB.
     pub memory_mib: u32,
@@ -72,17 +71,13 @@ pub struct Cell {
     pub name: CellName,
     /// The name of the load's file.
     pub load_name: String,
-    /// The load.
     pub load: Load,
-    /// The name of the machine.
     pub machine_name: String,
-    /// The machine.
     pub machine: Machine,
 }
 
 impl Cell {
     /// Whether it measures what a contestant costs, not what it does.
-    #[must_use]
     pub fn is_idle(&self) -> bool {
         self.load.idle_s.is_some()
     }

@@ -80,25 +80,21 @@ pub struct Contestant {
 
 impl Contestant {
     /// Returns the name of the contestant whose folder has its files.
-    #[must_use]
     pub fn files_of(&self) -> &str {
         self.like.as_deref().unwrap_or_else(|| self.plain_name())
     }
 
     /// Whether it is one of this project's daemons, which are compared with all others.
-    #[must_use]
     pub fn is_ours(&self) -> bool {
         self.files_of() == "memreap" && self.unit.is_some()
     }
 
     /// Returns its name without that of the setting.
-    #[must_use]
     pub fn plain_name(&self) -> &str {
         self.name.strip_suffix(WATERMARK_SUFFIX).unwrap_or(&self.name)
     }
 
     /// Whether the kernel begins to reclaim early for it.
-    #[must_use]
     pub fn has_watermark(&self) -> bool {
         self.name.ends_with(WATERMARK_SUFFIX)
     }

@@ -15,7 +15,6 @@ use crate::html::{self, escape};
 const PAGE_STYLE: &str = include_str!("page.css");
 
 /// Renders the page.
-#[must_use]
 pub fn html(summary: &Summary, runs: &[Run]) -> String {
     let meta = &summary.meta;
     let kernels: Vec<String> = meta.kernels.iter().map(|(tree, release)| format!("{tree} {release}")).collect();

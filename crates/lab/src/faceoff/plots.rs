@@ -64,7 +64,6 @@ const CROSS: &str = "m-3 -3l6 6m0 -6l-6 6";
 
 /// Renders the grid of loads and contestants: the median of the longest stalls as colour and in seconds, and a
 /// frame around needless or wrong kills with their number. `None` without results.
-#[must_use]
 pub fn overview(summary: &Summary) -> Option<String> {
     let loads: Vec<_> = summary.cells.iter().filter(|cell| !cell.idle).collect();
     if loads.is_empty() {
@@ -118,7 +117,6 @@ struct Curve<'a> {
 
 /// Renders what happened in a cell: available memory and stalls over time, a line per contestant, and who was
 /// killed when. `None` if there are no samples.
-#[must_use]
 pub fn cell(summary: &Summary, runs: &[Run], cell: &CellName) -> Option<String> {
     let curves: Vec<Curve<'_>> = summary
         .contestants

@@ -13,13 +13,11 @@ use super::cell::{Cell, CellName};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Run {
-    /// The contestant's name.
     pub contestant: String,
     /// The load and the machine.
     pub cell: CellName,
     /// The number of the round, from 0.
     pub round: usize,
-    /// The load's seed.
     pub seed: u64,
     /// The key of the snapshot that the run started from.
     pub snapshot: String,
@@ -38,7 +36,6 @@ pub struct Run {
     /// The cost of being idle.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle: Option<Idle>,
-    /// The samples.
     #[serde(with = "columns")]
     pub samples: Vec<Sample>,
     /// The processes that ended.
@@ -49,7 +46,6 @@ pub struct Run {
 
 impl Run {
     /// Makes a run without results.
-    #[must_use]
     pub fn new(contestant: &str, cell: &CellName, round: usize, seed: u64) -> Self {
         Self {
             contestant: contestant.to_owned(),

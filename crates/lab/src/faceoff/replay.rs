@@ -41,11 +41,9 @@ const SAME_S: f64 = 0.06;
 /// What the governor would have done in a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Replay {
-    /// The contestant's name.
     pub contestant: String,
     /// The load and the machine.
     pub cell: CellName,
-    /// The load's seed.
     pub seed: u64,
     /// Whether nobody has to die.
     pub fits: bool,
@@ -104,7 +102,6 @@ fn text(file: &Path) -> Result<String> {
 }
 
 /// Returns what the governor would have done in each of these runs.
-#[must_use]
 pub fn all(runs: &[Run]) -> Vec<Replay> {
     runs.iter().map(|run| replay(run, &Act::default(), Thresholds::USUAL, 0)).collect()
 }
@@ -165,7 +162,6 @@ fn stalls(samples: &[protocol::faceoff::Sample], signal_ms: f64) -> Option<[f64;
 }
 
 /// Returns the table of replays, and what is to be known about them.
-#[must_use]
 pub fn table(replays: &[Replay], colour: bool) -> String {
     let seconds = |value: f64| format!("{value:.2}");
     let rows = replays.iter().map(|r| {
@@ -218,7 +214,6 @@ pub struct Effect {
 /// A number with another value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tried {
-    /// Its name.
     pub name: String,
     /// By how much it is multiplied; `None` for infinity.
     pub factor: Option<f64>,
@@ -269,7 +264,6 @@ fn outcomes(runs: &[Run], act: &Act, thresholds: Thresholds) -> [Vec<Outcome>; 3
 }
 
 /// Tries other values of each number of the decision and of each setting. The first is the usual ones, named "".
-#[must_use]
 pub fn ablate(runs: &[Run], progress: impl Fn(&str)) -> Vec<Tried> {
     let usual = outcomes(runs, &Act::default(), Thresholds::USUAL);
     let tried = |name: &str, factor: f64, [tuning, held_out, simulated]: &[Vec<Outcome>; 3]| Tried {
@@ -298,7 +292,6 @@ pub fn ablate(runs: &[Run], progress: impl Fn(&str)) -> Vec<Tried> {
 }
 
 /// Returns the table of an ablation.
-#[must_use]
 pub fn ablation(rows: &[Tried], colour: bool) -> String {
     let shown = |effect: &Effect| {
         let Effect { fits, needless, unfit, missed, changed, delay_s: [median, most] } = effect;

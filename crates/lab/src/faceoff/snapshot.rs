@@ -85,7 +85,6 @@ pub struct Snapshot<'a> {
 pub struct Ingredients<'a> {
     /// How QEMU runs.
     pub accel: Accel,
-    /// The kernel.
     pub kernel: &'a Kernel,
     /// The Debian image.
     pub image: &'a Image,
@@ -93,7 +92,6 @@ pub struct Ingredients<'a> {
     pub guest: &'a Path,
     /// The payload disk for making it.
     pub payload: &'a Path,
-    /// The machine.
     pub machine: &'a Machine,
     /// Which of [`SNAPSHOTS`] it is, from 0.
     pub number: usize,

@@ -73,7 +73,6 @@ impl From<&Contestant> for Participant {
 /// A cell of the grid in the summary.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CellInfo {
-    /// Its name.
     pub name: CellName,
     /// What the load is.
     pub about: String,
@@ -140,7 +139,6 @@ impl Spread {
 /// All runs of one contestant in one cell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
-    /// The contestant's name.
     pub contestant: String,
     /// The load and the machine.
     pub cell: CellName,
@@ -245,7 +243,6 @@ impl Paired {
     }
 
     /// Whether it tells who is better.
-    #[must_use]
     pub fn excludes_1(&self) -> bool {
         self.interval[0] > 1.0 || self.interval[1] < 1.0
     }
@@ -277,7 +274,6 @@ pub struct Overall {
 /// The content of `faceoff.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// The conditions.
     pub meta: Meta,
     /// The contestants, in their order.
     pub contestants: Vec<Participant>,
@@ -293,7 +289,6 @@ pub struct Summary {
 
 impl Summary {
     /// Evaluates the runs.
-    #[must_use]
     pub fn of(meta: Meta, contestants: &[Contestant], cells: &[Cell], runs: &[Run]) -> Self {
         let contestants: Vec<Participant> = contestants.iter().map(Participant::from).collect();
         let mut entries = Vec::new();
@@ -327,14 +322,12 @@ impl Summary {
     }
 
     /// Returns the contestant of that name.
-    #[must_use]
     pub fn who(&self, name: &str) -> Option<&Participant> {
         self.contestants.iter().find(|who| who.name == name)
     }
 
     /// Returns a finding, if there is one: a wrong victim of one of our contestants, or another contestant that is
     /// better over all loads.
-    #[must_use]
     pub fn finding(&self) -> Option<String> {
         let ours = |name: &str| self.who(name).is_some_and(|who| who.ours);
         let wrong = self.entries.iter().find(|e| ours(&e.contestant) && e.wrong_runs > 0);
@@ -394,7 +387,6 @@ impl Summary {
     }
 
     /// Returns how ours and the best of the others compare seed by seed; `None` if a run failed, or with fewer than five.
-    #[must_use]
     pub fn paired(&self, row: &Comparison) -> Option<Paired> {
         let metric = METRICS.iter().find(|metric| metric.name == row.metric)?;
         let of = |who: &str| {
@@ -528,7 +520,6 @@ fn sum<'a, K: Ord + Clone + 'a>(counts: impl Iterator<Item = &'a BTreeMap<K, u64
 }
 
 /// Returns the run to plot: the one with the median of the longest stalls.
-#[must_use]
 pub fn typical<'a>(runs: &'a [Run], contestant: &str, cell: &CellName) -> Option<&'a Run> {
     let mut own: Vec<(f64, &Run)> = runs
         .iter()

@@ -99,7 +99,6 @@ pub(super) fn grid(summary: &Summary) -> Table<'_> {
 
 /// Returns the grid in Markdown, with what is an alarm in bold. Where there are enough runs, it ends with a column that
 /// compares ours with the best of the others seed by seed.
-#[must_use]
 pub fn markdown(summary: &Summary) -> String {
     let Table { mut head, mut rows, .. } = grid(summary);
     let stalls = || summary.comparison.iter().filter(|row| row.metric == "longest_stall_ms");

@@ -8,7 +8,6 @@ use super::tables::{self, Table};
 use crate::ab::table::{lines, new_table};
 
 /// Renders the summary: a table per load, the grid, ours compared with the best of the others.
-#[must_use]
 pub fn render(summary: &Summary, colour: bool) -> String {
     let mut text = String::new();
     let mut section = |title: &str, table: &Table<'_>| {

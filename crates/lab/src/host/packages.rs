@@ -80,7 +80,6 @@ pub const SOURCE_PACKAGES: &[Pkg] =
 pub const SERIES_PACKAGES: &[Pkg] = &[Pkg::tool("git", "git"), Pkg::tool("patch", "patch")];
 
 /// Returns the packages for booting guests.
-#[must_use]
 pub fn guest_packages(arch: Arch) -> &'static [Pkg] {
     const BUSYBOX: Pkg = Pkg::tool("busybox-static", "busybox");
     const X86: &[Pkg] = &[Pkg::tool("qemu-system-x86", "qemu-system-x86_64"), BUSYBOX];
@@ -89,7 +88,6 @@ pub fn guest_packages(arch: Arch) -> &'static [Pkg] {
 }
 
 /// Returns the packages for compiling kernels and programs of another architecture; none for the host's own.
-#[must_use]
 pub fn cross_packages(arch: Arch) -> &'static [Pkg] {
     const ARM: &[Pkg] = &[
         Pkg::tool("gcc-aarch64-linux-gnu", "aarch64-linux-gnu-gcc"),

@@ -156,7 +156,6 @@ const PASSED_ENVIRONMENT: &[&str] = &[
 ];
 
 /// Returns the number of CPUs that the lab may use; 1 if it is unknown.
-#[must_use]
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -259,7 +258,6 @@ pub fn command_text(command: &Command) -> String {
 }
 
 /// Returns a word of a command line, in single quotes if a shell would not take it literally.
-#[must_use]
 pub fn shell_quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -216,7 +216,6 @@ impl Topic {
     }
 
     /// Whether it is a patch and nothing else: no symbol, no new files, no README.
-    #[must_use]
     pub fn stands_alone(&self) -> bool {
         self.kconfig.is_none()
     }

@@ -78,7 +78,6 @@ pub(crate) fn append_excerpt(text: &mut String, log: &Path, from: Option<&str>, 
 pub(crate) struct Output {
     console: File,
     channel: File,
-    /// The watch of the console.
     pub(crate) watch: ConsoleWatch,
 }
 

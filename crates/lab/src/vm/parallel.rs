@@ -16,7 +16,6 @@ const QEMU_MIB: u64 = 256;
 const HOST_RESERVE_MIB: u64 = 512;
 
 /// Returns how many guests of `mem_mib` fit into `available_mib` MiB of memory; may be 0.
-#[must_use]
 pub fn guests_that_fit(mem_mib: u32, available_mib: u64) -> usize {
     let room_mib = available_mib.saturating_sub(HOST_RESERVE_MIB);
     usize::try_from(room_mib / (u64::from(mem_mib) + QEMU_MIB)).unwrap_or(usize::MAX)
@@ -25,7 +24,6 @@ pub fn guests_that_fit(mem_mib: u32, available_mib: u64) -> usize {
 /// Returns how many guests that measure something may run at a time on a host with `cpus` CPUs, if `fit` of
 /// them have room; at least one. If time is counted in instructions, other load does not change the values;
 /// in all other modes it does.
-#[must_use]
 pub fn measured_guests(mode: Mode, cpus: usize, fit: usize) -> usize {
     match mode {
         Mode::Multi => 1,
@@ -35,14 +33,12 @@ pub fn measured_guests(mode: Mode, cpus: usize, fit: usize) -> usize {
 
 /// Returns how many guests of `mem_mib` run at a time if nothing is measured in them: as many as there are
 /// CPUs and room for; at least one.
-#[must_use]
 pub fn unmeasured_guests(mem_mib: u32) -> usize {
     let fit = available_mib().map_or(usize::MAX, |available| guests_that_fit(mem_mib, available));
     host::cpus().min(fit).max(1)
 }
 
 /// Returns the host's MemAvailable in MiB; `None` if /proc/meminfo does not have it.
-#[must_use]
 pub fn available_mib() -> Option<u64> {
     mem_available(&fs::read_to_string("/proc/meminfo").ok()?)
 }

@@ -222,14 +222,12 @@ fn arm_named<'a>(
 }
 
 /// Whether no expectation was missed.
-#[must_use]
 pub fn passed(checked: &[Checked]) -> bool {
     checked.iter().all(|c| c.state != State::Missed)
 }
 
 /// Renders the outcomes as a table for the terminal; those of guests that were not booted are only counted.
 /// `width` is in columns, `None` for no limit; `colour` allows colours.
-#[must_use]
 pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
     let mut table = table::new_table(width, colour);
     table.set_header(["expected", "measured", ""]);

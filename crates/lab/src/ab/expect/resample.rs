@@ -4,8 +4,6 @@
 //!
 //! Each boot is drawn from what the published boots of its arm predict of the next one: Student's t around the mean of
 //! their logarithms. A boot like one in 24 may be in none of eight, but is in the tail of their distribution.
-#![allow(clippy::unwrap_used)]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: GPL-2.0-only
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 

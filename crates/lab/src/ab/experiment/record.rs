@@ -20,11 +20,9 @@ use protocol::results::{Sample, Series};
 /// The content of `boot.json`: a boot that ended well.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct BootRecord {
-    /// The boot's content key.
     pub key: String,
     /// The release of its kernel.
     pub release: Option<String>,
-    /// Its samples.
     pub samples: Vec<Sample>,
     /// How things developed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
