@@ -19,7 +19,6 @@ pub fn print(results: &Results) {
 }
 
 /// Returns the width of stdout in columns if it is a terminal, and whether to use colours.
-#[must_use]
 pub fn stdout_style() -> (Option<u16>, bool) {
     if !std::io::stdout().is_terminal() {
         return (None, false);
@@ -30,7 +29,6 @@ pub fn stdout_style() -> (Option<u16>, bool) {
 
 /// Renders one row per metric, the number of metrics per verdict, and an explanation. A table that is wider
 /// than `width` columns becomes a list.
-#[must_use]
 pub fn render(results: &Results, width: Option<u16>, colour: bool) -> String {
     let table = metrics_table(results, colour);
     // Without colour codes, the number of characters is the width.
@@ -38,23 +36,16 @@ pub fn render(results: &Results, width: Option<u16>, colour: bool) -> String {
     let fits = width.is_none_or(|width| needed.unwrap_or(0) <= usize::from(width));
     let mut text = if fits { lines(&table) } else { list(results, width, colour) };
     text.push('\n');
-    let repeated = results.meta.repeated.iter().map(|repeated| format!("FAILED: {repeated}"));
-    for line in repeated.chain([summary(results)]).chain(footer(results)) {
-        text.push_str(&wrapped(&line, 0, width));
-    }
+    text.extend(footer(results).iter().map(|line| wrapped(line, 0, width)));
     text
 }
 
 /// Renders the results as one pastes them under a patch, in Markdown that is also readable as text.
-#[must_use]
 pub fn markdown(results: &Results) -> String {
     let mut table = metrics_table(results, false);
     table.load_preset(ASCII_MARKDOWN);
     let mut text = format!("{}\n\n", lines(&table));
-    let repeated = results.meta.repeated.iter().map(|repeated| format!("FAILED: {repeated}"));
-    for line in repeated.chain([summary(results)]).chain(footer(results)) {
-        text.push_str(&format!("- {line}\n"));
-    }
+    text.extend(footer(results).iter().map(|line| format!("- {line}\n")));
     if let Some(command) = &results.meta.command {
         text.push_str(&format!("\n    {command}\n"));
     }
@@ -161,7 +152,6 @@ fn verdict_cell(verdict: Verdict) -> Cell {
 }
 
 /// Returns the number of metrics per verdict in one line.
-#[must_use]
 pub fn summary(results: &Results) -> String {
     let count = |verdict| results.count(verdict);
     let mut text = format!(
@@ -181,18 +171,20 @@ pub fn summary(results: &Results) -> String {
     text
 }
 
-/// Returns the conditions of the measurement and the explanation, one sentence per line.
+/// Returns what failed, the verdicts, the conditions of the measurement and the explanation, one sentence per line.
 fn footer(results: &Results) -> Vec<String> {
     let meta = &results.meta;
     let source = meta.source.as_ref().map_or(String::new(), |s| format!(" ({s})"));
     let pairs = if meta.partial { "up to " } else { "" };
-    let mut lines = vec![format!(
+    let mut lines: Vec<String> = meta.repeated.iter().map(|repeated| format!("FAILED: {repeated}")).collect();
+    lines.push(summary(results));
+    lines.push(format!(
         "Linux {}{source}, QEMU {}, {pairs}{}, {}",
         meta.kernels(),
         meta.accelerator,
         counted(meta.pairs, "pair"),
         meta.date
-    )];
+    ));
     lines.extend(meta.host.as_ref().map(|host| format!("host: {host}")));
     lines.push(format!(
         "{} and {}: medians over the boots. ratio: geometric mean over the pairs, above 1 is better.",
@@ -204,7 +196,6 @@ fn footer(results: &Results) -> Vec<String> {
 }
 
 /// Returns an explanation of the verdicts, one sentence per entry. The report uses it, too.
-#[must_use]
 pub fn explanation(results: &Results) -> Vec<String> {
     let meta = &results.meta;
     if meta.partial {
@@ -267,8 +258,6 @@ pub(crate) fn wrapped(text: &str, indent: usize, width: Option<u16>) -> String {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used)]
-
     use super::*;
     use crate::ab::results::fixture;
 
