@@ -2,6 +2,7 @@
 //! Formats numbers for the terminal, reports and documents, and names for errors.
 
 use std::fmt::Display;
+use std::ops::Range;
 
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
@@ -78,6 +79,11 @@ pub fn counted(number: usize, what: &str) -> String {
 /// Formats a fraction in per cent: 0.03 as `3 %`.
 pub fn percent(fraction: f64) -> String {
     format!("{} %", round(fraction * 100.0))
+}
+
+/// Returns the number of the line in which a span of a text begins, counted from 1.
+pub fn line_of(text: &str, span: &Range<usize>) -> usize {
+    text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1
 }
 
 fn thousands(value: f64) -> String {

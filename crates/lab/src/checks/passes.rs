@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::context::Context;
-use crate::host::write_atomically;
+use crate::host::{remove_older, write_atomically};
 
 /// How long a pass is valid.
 const PASS_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -41,13 +41,7 @@ pub fn recall<T: DeserializeOwned>(ctx: &Context, key: &str) -> Option<T> {
 pub fn remember<T: Serialize>(ctx: &Context, key: &str, pass: &T) -> Result<()> {
     let path = path(ctx, key);
     write_atomically(&path, &serde_json::to_string(pass)?)?;
-    for entry in fs::read_dir(ctx.cache.join("passes")).into_iter().flatten().flatten() {
-        let made = entry.metadata().and_then(|meta| meta.modified());
-        if made.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > PASS_LIFETIME)) {
-            // Errors are ignored: an expired pass only takes space.
-            let _ = fs::remove_file(entry.path());
-        }
-    }
+    remove_older(&ctx.cache.join("passes"), PASS_LIFETIME);
     Ok(())
 }
 

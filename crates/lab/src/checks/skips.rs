@@ -16,6 +16,7 @@ use anyhow::{Result, anyhow};
 use serde::Deserialize;
 
 use crate::checks::tap::Report;
+use crate::format::line_of;
 use crate::kernel::Variant;
 
 /// The name of a list in the folder of a topic.
@@ -76,7 +77,7 @@ impl Skips {
 
 fn parse(text: &str, path: &Path) -> Result<Vec<Skip>> {
     toml::from_str(text).map(|list: List| list.skip).map_err(|e| {
-        let line = text[..e.span().unwrap_or_default().start].lines().count().max(1);
+        let line = line_of(text, &e.span().unwrap_or_default());
         anyhow!("{}:{line}: {}", path.display(), e.message())
     })
 }
@@ -118,7 +119,7 @@ mod tests {
     fn bad_lists_are_named_by_line() {
         let error = |text| parse(text, Path::new("skips.toml")).err().unwrap().to_string();
         assert!(error("[[skip]]\nprogram = 1\n").starts_with("skips.toml:2: invalid type"));
-        assert!(error("[[skip]]\nwhy = \"\"\n").contains("unknown field `why`"));
+        assert!(error("[[skip]]\nwhy = \"\"\n").starts_with("skips.toml:2: unknown field `why`"));
         let variant = LIST.replace("slim", "slow");
         assert!(error(&variant).starts_with("skips.toml:5: unknown variant `slow`"), "{}", error(&variant));
     }

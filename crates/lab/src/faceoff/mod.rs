@@ -377,19 +377,13 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
     let built = |program: &str| if program == "memreap" { packaged } else { built }.join(program);
     let folder = packed(ctx);
     host::remove_any(&folder)?;
-    let put = |from: &Path, to: &Path| -> Result<()> {
-        let parent = to.parent().unwrap_or(to);
-        fs::create_dir_all(parent)?;
-        fs::copy(from, to)?;
-        Ok(())
-    };
-    put(&built("guest"), &folder.join("guest"))?;
+    host::copy_file(&built("guest"), &folder.join("guest"))?;
     for contestant in contestants.iter().filter(|c| c.files_of() == c.name) {
         let to = folder.join("contestants").join(&contestant.name).join("files");
         let own = ctx.in_repo(contestant::CONTESTANTS_FOLDER).join(&contestant.name).join("files");
         if own.is_dir() {
             for file in host::files_below(&own)? {
-                put(&file, &to.join(file.strip_prefix(&own)?))?;
+                host::copy_file(&file, &to.join(file.strip_prefix(&own)?))?;
             }
         }
         for (path, from) in &contestant.install {
@@ -398,7 +392,7 @@ fn pack(ctx: &Context, contestants: &[Contestant], built: &Path, packaged: &Path
                 Origin::Crate(name, version) => image::build_crate(ctx, name, version)?,
                 Origin::File(file) => file.clone(),
             };
-            put(&from, &to.join(path.trim_start_matches('/')))
+            host::copy_file(&from, &to.join(path.trim_start_matches('/')))
                 .with_context(|| format!("{}: install: {path}", contestant.name))?;
         }
     }

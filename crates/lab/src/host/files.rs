@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use fs_err::{self as fs, File};
@@ -132,6 +133,25 @@ pub fn write_atomically(path: &Path, text: &str) -> Result<()> {
     file.write_all(text.as_bytes()).with_context(failed)?;
     file.persist(path).with_context(failed)?;
     Ok(())
+}
+
+/// Copies a file, and makes the folder that it goes to if necessary.
+///
+/// # Errors
+/// When the folder cannot be made, or the file not be read or written.
+pub fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    to.parent().map_or(Ok(()), fs::create_dir_all)?;
+    fs::copy(from, to).map(drop)
+}
+
+/// Removes the files of a folder that were not modified for so long. Errors are ignored: what remains only takes space.
+pub fn remove_older(folder: &Path, lifetime: Duration) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let modified = entry.metadata().and_then(|meta| meta.modified());
+        if modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > lifetime)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// Takes the exclusive lock `<target>.lock` and returns the file that holds it; dropping it releases the

@@ -10,7 +10,7 @@ mod interrupt;
 mod packages;
 mod process;
 
-pub use files::{Staging, files_below, lock, made_once, remove_any, write_atomically};
+pub use files::{Staging, copy_file, files_below, lock, made_once, remove_any, remove_older, write_atomically};
 pub use interrupt::{allow_many_files, exit_cleanly_on_interrupt};
 pub use packages::{
     HOSTED_TEST_PACKAGES, KERNEL_BUILD_PACKAGES, KERNEL_DEB_PACKAGES, LINT_PACKAGES, Pkg, Probe, SERIES_PACKAGES,

@@ -224,10 +224,8 @@ fn same_as_applied(topics: &[Topic], source: &Source, git_tree: &Path) -> Result
 /// Replaces `to` by a copy of `from`. Writing in place would change the pristine source, as `to` is a hard
 /// link to it.
 fn replace(from: &Path, to: &Path) -> Result<()> {
-    host::remove_any(to)
-        .and_then(|()| to.parent().map_or(Ok(()), fs::create_dir_all))
-        .and_then(|()| fs::copy(from, to))?;
-    Ok(())
+    host::remove_any(to)?;
+    Ok(host::copy_file(from, to)?)
 }
 
 /// The person in whose name the patches are signed off.

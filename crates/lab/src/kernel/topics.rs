@@ -26,6 +26,7 @@ use toml::Spanned;
 
 use crate::content::Content;
 use crate::context::Context;
+use crate::format::line_of;
 use crate::host;
 use crate::kernel::kinds::Tree;
 use crate::kernel::series::{self, Series};
@@ -97,8 +98,7 @@ pub fn load(repo: &Path, series: &Series) -> Result<Vec<Topic>> {
     let mut topics: Vec<Topic> = Vec::new();
     for entry in manifest.topic {
         let wrong = |span: Range<usize>, key: &str, what: String| {
-            let line = text[..span.start].lines().count().max(1);
-            anyhow!("kernel/topics.toml:{line}: {key}: {what}")
+            anyhow!("kernel/topics.toml:{}: {key}: {what}", line_of(&text, &span))
         };
         let name = entry.name.get_ref().clone();
         let at_name = || entry.name.span();
@@ -371,8 +371,8 @@ impl Topic {
         }
         for (path, from) in &new_files {
             let to = tree.join(path);
-            let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(from, &to));
-            copied.with_context(|| format!("{}: cannot copy {} to {}", self.name, from.display(), to.display()))?;
+            host::copy_file(from, &to)
+                .with_context(|| format!("{}: cannot copy {} to {}", self.name, from.display(), to.display()))?;
         }
         for (path, place, lines) in self.insertions()? {
             let to = tree.join(path);
@@ -480,8 +480,7 @@ pub fn copy_touched(topics: &[Topic], pristine: &Path, dest: &Path) -> Result<()
         for path in topic.touched()? {
             let (from, to) = (pristine.join(&path), dest.join(&path));
             if from.is_file() {
-                let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
-                copied?;
+                host::copy_file(&from, &to)?;
             }
         }
     }

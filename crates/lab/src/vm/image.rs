@@ -24,6 +24,9 @@ use crate::host;
 use crate::progress::unpoisoned;
 use crate::vm::job::{GuestCommand, Job};
 
+/// How long an image is kept that no boot uses: each selftest and each change of the guest makes one of some megabytes.
+const UNUSED_IMAGE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// Builds the initramfs for `job` and returns its path in the output folder. The name is a hash of the
 /// content, so that the command of a boot can be repeated and equal jobs share one file.
 ///
@@ -60,24 +63,12 @@ pub fn build(ctx: &Context, job: &Job) -> Result<PathBuf> {
         // The modification time is the time of last use.
         File::options().append(true).open(&path)?.set_modified(SystemTime::now())?;
     } else {
-        remove_old(&folder);
+        host::remove_older(&folder, UNUSED_IMAGE_LIFETIME);
         let staging = host::Staging::begin(&path)?;
         fs::write(staging.path(), &image)?;
         staging.publish(&path)?;
     }
     Ok(path)
-}
-
-/// Removes images that no boot has used for a day: each selftest and each change of the guest makes a new
-/// image of some megabytes. Errors are ignored: what remains only takes space.
-fn remove_old(folder: &Path) {
-    const UNUSED_IMAGE_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        let used = entry.metadata().and_then(|meta| meta.modified());
-        if used.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > UNUSED_IMAGE_LIFETIME)) {
-            let _ = fs::remove_file(entry.path());
-        }
-    }
 }
 
 /// The parts that are the same for all guests.

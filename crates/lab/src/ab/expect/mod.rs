@@ -69,6 +69,7 @@ use crate::ab::expect::file::File;
 use crate::ab::expect::judge::{Scope, aa_clean, nothing_else_worse, without_control};
 use crate::ab::results::{ArmRole, Results};
 use crate::ab::table;
+use crate::format::line_of;
 
 /// What kind of run the results are from.
 #[derive(Clone, Copy, Debug)]
@@ -139,7 +140,7 @@ fn read(path: &Path) -> Result<String> {
 }
 
 fn error(path: &Path, text: &str, span: &Range<usize>, what: &str) -> anyhow::Error {
-    anyhow!("{}:{}: {what}", path.display(), line(text, span))
+    anyhow!("{}:{}: {what}", path.display(), line_of(text, span))
 }
 
 fn parse(text: &str, path: &Path) -> Result<File> {
@@ -253,9 +254,4 @@ pub fn render(checked: &[Checked], width: Option<u16>, colour: bool) -> String {
         }
     }
     table::lines(&table) + &text + "\n"
-}
-
-/// Returns the number of the line in which the span begins, counted from 1.
-fn line(text: &str, span: &Range<usize>) -> usize {
-    text.bytes().take(span.start).filter(|b| *b == b'\n').count() + 1
 }
