@@ -54,7 +54,6 @@ struct Class {
     #[serde(default)]
     options: String,
     /// The guest's memory; absent for that of any job.
-    #[serde(default)]
     mem_mib: Option<u32>,
     /// Shell commands to prepare the guest, as root. If one fails, the class fails.
     #[serde(default)]

@@ -37,10 +37,8 @@ pub struct Machine {
     #[serde(default)]
     pub swap_disk_mib: u32,
     /// The speed of each disk, in MB/s; absent for as fast as the host.
-    #[serde(default)]
     pub disk_mb_per_s: Option<u32>,
     /// Operations per second of each disk; absent for as many as the host can.
-    #[serde(default)]
     pub disk_iops: Option<u32>,
     /// More parameters for the kernel.
     #[serde(default)]

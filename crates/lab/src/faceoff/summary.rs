@@ -81,7 +81,6 @@ pub struct CellInfo {
     /// How many had to die, where that is defined.
     pub needed_kills: Option<u64>,
     /// Its own time limit, in seconds.
-    #[serde(default)]
     pub limit_s: Option<u64>,
     /// Whether it measures what a contestant costs.
     pub idle: bool,

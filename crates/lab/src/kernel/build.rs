@@ -52,11 +52,7 @@ struct Marker {
 pub fn build(ctx: &Context, tree: Tree, variant: Variant) -> Result<Kernel> {
     let wrong = || WrongUsage(format!("{tree}: there is no such control kernel of Linux {}", ctx.series.name));
     ensure!(tree.is_of_series(ctx), wrong());
-    if let Some(why) = make::refused_path(&ctx.cache) {
-        bail!("{}: {why}", ctx.cache.display());
-    }
-    host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
-    host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
+    make::prepare_host(ctx)?;
     let source = source::get(ctx)?;
     let plan = Plan::new(ctx, &source, tree, variant)?;
     if let Some(kernel) = plan.finished() {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use walkdir::WalkDir;
 
 use crate::WrongUsage;
@@ -83,13 +83,11 @@ pub struct DebOptions {
 /// When there is no source or configuration or not enough room, or the build fails: the message has the compiler's
 /// errors, the end of the log and its path.
 pub fn packages(ctx: &Context, options: &DebOptions) -> Result<Vec<PathBuf>> {
-    if let Some(why) = make::refused_path(&ctx.cache) {
-        bail!("{}: {why}", ctx.cache.display());
-    }
     ensure!(ctx.arch == Arch::of_host(), "--arch {}: packages are made for {} here", ctx.arch, Arch::of_host());
     let base = base_config(ctx, &options.config)?;
     let modules = options.localmod.as_ref().map(|file| modules(file.as_deref())).transpose()?;
-    host::ensure_packages(ctx, &[host::KERNEL_BUILD_PACKAGES, host::KERNEL_DEB_PACKAGES].concat())?;
+    make::prepare_host(ctx)?;
+    host::ensure_packages(ctx, host::KERNEL_DEB_PACKAGES)?;
     if options.debug_info {
         host::ensure_packages(ctx, BTF_PACKAGES)?;
     }

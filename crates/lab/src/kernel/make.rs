@@ -25,6 +25,18 @@ pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
     refused.then_some("the kernel's make takes no path with spaces or colons; set MEMREAP_CACHE to another")
 }
 
+/// Makes sure that kernels can be built: of the path of the cache and of the packages.
+///
+/// # Errors
+/// When the path is refused, or a package is missing and cannot be installed.
+pub(super) fn prepare_host(ctx: &Context) -> Result<()> {
+    if let Some(why) = refused_path(&ctx.cache) {
+        bail!("{}: {why}", ctx.cache.display());
+    }
+    host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
+    host::ensure_packages(ctx, host::cross_packages(ctx.arch))
+}
+
 /// Whether a kernel was built or configured in this tree itself: then make builds nothing from it elsewhere.
 pub(super) fn is_built(tree: &Path) -> bool {
     tree.join(".config").exists() || tree.join("include/config").exists()

@@ -16,7 +16,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::WrongUsage;
 use crate::context::Context;
@@ -58,12 +58,8 @@ pub fn build_user(
     variant: Variant,
     fragment: Option<&Path>,
 ) -> Result<(PathBuf, String)> {
-    host::ensure_packages(ctx, host::KERNEL_BUILD_PACKAGES)?;
+    make::prepare_host(ctx)?;
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
-    host::ensure_packages(ctx, host::cross_packages(ctx.arch))?;
-    if let Some(why) = make::refused_path(&ctx.cache) {
-        bail!("{}: {why}", ctx.cache.display());
-    }
     let fragment = fragment.map(|path| path.to_str().context("--config: not UTF-8")).transpose()?;
     let folder = match &sources.folder {
         Some(folder) => fs::canonicalize(folder)?,

@@ -61,22 +61,17 @@ use crate::vm::probe::Accel;
 pub use failure::Failure;
 pub use merge::merge;
 
-/// What to compare, and with how many boots.
+/// What to compare, and with how many boots. What is not explained is as the option of that name of `lab ab`.
 #[derive(Clone)]
 pub struct Plan {
     /// The scenarios, or that of the workload.
     pub scenarios: Vec<&'static Scenario>,
-    /// The only case to run; `None` for all.
     pub case: Option<String>,
-    /// The only guest of each scenario to boot, by its name in tables; `None` for all.
     pub guest: Option<String>,
     /// A program of the user's instead of the scenarios.
     pub workload: Option<Workload>,
-    /// The number of pairs per guest.
     pub pairs: usize,
-    /// By which the order of the boots is drawn.
     pub seed: u64,
-    /// Which of the pairs are booted here; `None` for all.
     pub shard: Option<Shard>,
     /// The base arm and the changed arm.
     pub arms: [Arm; 2],
@@ -85,9 +80,7 @@ pub struct Plan {
     pub controls: Vec<Arm>,
     /// Whether each pair has a second boot of the base arm, for the A/A control.
     pub aa: bool,
-    /// The smallest effect that counts, as a fraction.
     pub min_effect: f64,
-    /// The family-wise error rate of the verdicts.
     pub alpha: f64,
     /// Whether this is a smoke run, which only checks that both arms deliver all metrics: one pair, no A/A
     /// control, no verdicts. Its output goes to the folder `smoke`, so results of a full run are kept.

@@ -28,7 +28,6 @@ pub struct BootRecord {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Series>,
     /// The largest share of the host's CPU time that was stolen meanwhile, as in [`crate::vm::boot::Boot`].
-    #[serde(default)]
     pub stolen: Option<f64>,
 }
 
