@@ -13,14 +13,14 @@ use super::contestant::Contestant;
 use crate::content::hex;
 use crate::context::Context;
 use crate::debian;
-use crate::host::{self, Staging};
+use crate::host;
 
 /// Part of every key. Increment it when the way images are made changes.
 const RECIPE_VERSION: &str = "1";
 /// The file system image.
 const DISK_FILE: &str = "root.ext4";
-/// Written last, so a folder that has it is a complete image.
-const MARKER_FILE: &str = "image.json";
+/// What is in it: an [`Image`].
+const CONTENT_FILE: &str = "image.json";
 
 /// The content of `faceoff/image.toml`. Its debug output is part of the key, so renaming the type or a field
 /// causes a new image.
@@ -59,16 +59,15 @@ pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
     let recipe = ctx.in_repo("faceoff/image");
     let key = key(&toml, &theirs, &recipe)?;
     let folder = ctx.cache.join("faceoff/images").join(&key[..16]);
-    if let Some(image) = finished(&folder, &key) {
-        return Ok(image);
-    }
-    let _lock = host::lock(ctx, &folder)?;
-    if let Some(image) = finished(&folder, &key) {
-        return Ok(image);
-    }
-    host::ensure_packages(ctx, debian::PACKAGES)?;
-    make(ctx, &toml, &theirs, &recipe, &folder, &key)?;
-    finished(&folder, &key).with_context(|| format!("{}: the image just made is not valid", folder.display()))
+    host::made_once(ctx, &folder, |staging| {
+        host::ensure_packages(ctx, debian::PACKAGES)?;
+        let packages = make(ctx, &toml, &theirs, &recipe, staging)?;
+        let image = Image { disk: PathBuf::new(), key, packages };
+        Ok(fs::write(staging.join(CONTENT_FILE), serde_json::to_vec_pretty(&image)?)?)
+    })?;
+    let content = folder.join(CONTENT_FILE);
+    let image: Image = serde_json::from_slice(&fs::read(&content)?).with_context(|| content.display().to_string())?;
+    Ok(Image { disk: folder.join(DISK_FILE), ..image })
 }
 
 fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> {
@@ -82,18 +81,19 @@ fn key(toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path) -> Result<String> 
     Ok(hex(&hash.finalize()))
 }
 
-fn finished(folder: &Path, key: &str) -> Option<Image> {
-    let image: Image = serde_json::from_slice(&fs::read(folder.join(MARKER_FILE)).ok()?).ok()?;
-    let disk = folder.join(DISK_FILE);
-    (image.key == key && disk.is_file()).then_some(Image { disk, ..image })
-}
-
-fn make(ctx: &Context, toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path, folder: &Path, key: &str) -> Result<()> {
+/// Makes the file system in a folder, and returns the versions of its packages.
+fn make(
+    ctx: &Context,
+    toml: &Toml,
+    theirs: &BTreeSet<String>,
+    recipe: &Path,
+    folder: &Path,
+) -> Result<BTreeMap<String, String>> {
     let step = ctx.progress.step(&format!("making the Debian image ({})", toml.suite));
     let log = |name: &str| ctx.out.join(format!("logs/faceoff-{name}.log"));
-    let staging = Staging::folder(folder)?;
+    fs::create_dir(folder)?;
     let packages: Vec<&str> = toml.packages.iter().chain(theirs).map(String::as_str).collect();
-    let tree = staging.path().join("tree");
+    let tree = folder.join("tree");
     let tree = debian::Tree::bootstrap(&step, tree, &toml.suite, Some(&toml.mirror), &packages, &log("debootstrap"))?;
 
     step.detail("setting it up");
@@ -109,17 +109,10 @@ fn make(ctx: &Context, toml: &Toml, theirs: &BTreeSet<String>, recipe: &Path, fo
     query.args(["dpkg-query", "-W", "-f", "${Package} ${Version}\\n"]);
     let listing = host::output(&mut query)?;
 
-    let disk = staging.path().join(DISK_FILE);
-    debian::write_image(&step, tree.path(), &disk, "faceoff", toml.size, &log("mke2fs"))?;
-    drop(tree);
-
+    debian::write_image(&step, tree.path(), &folder.join(DISK_FILE), "faceoff", toml.size, &log("mke2fs"))?;
     let packages = versions(&listing)?;
-    let image = Image { disk: PathBuf::new(), key: key.to_owned(), packages };
-    let marker = staging.path().join(MARKER_FILE);
-    fs::write(&marker, serde_json::to_vec_pretty(&image)?)?;
-    staging.publish(folder)?;
     step.done("");
-    Ok(())
+    Ok(packages)
 }
 
 /// Parses lines of `package version`.

@@ -379,10 +379,13 @@ mod tests {
         Arm { name: "stock".into(), bzimage: "/k/bzImage".into(), cmdline: "a=b".into() }
     }
 
-    fn shown(accel: Accel, mode: Mode, dir: &str) -> String {
-        let job = Job { mode, ..Job::default() };
+    fn shown_with(accel: Accel, job: &Job, dir: &str) -> String {
         let logs = Logs::in_folder(Path::new(dir));
-        host::command_text(&command(Arch::X86_64, accel, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
+        host::command_text(&command(Arch::X86_64, accel, &arm(), job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap())
+    }
+
+    fn shown(accel: Accel, mode: Mode, dir: &str) -> String {
+        shown_with(accel, &Job { mode, ..Job::default() }, dir)
     }
 
     #[test]
@@ -400,13 +403,7 @@ mod tests {
 
     #[test]
     fn time_passes_faster_for_many_cpus() {
-        let logs = Logs::in_folder(Path::new("/l"));
-        let icount = |cpus| {
-            let job = Job { mode: Mode::Icount, cpus, ..Job::default() };
-            host::command_text(
-                &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap(),
-            )
-        };
+        let icount = |cpus| shown_with(Accel::Tcg, &Job { mode: Mode::Icount, cpus, ..Job::default() }, "/l");
         for (cpus, option) in [(1, "shift=0,"), (2, "shift=0,"), (16, "shift=2,"), (64, "shift=2,")] {
             assert!(icount(cpus).contains(option), "{cpus}");
             assert!(icount(cpus).contains("tsc_early_khz=1000000 "), "{cpus}");
@@ -416,10 +413,7 @@ mod tests {
     #[test]
     fn the_arms_parameters_come_last_and_win() {
         let job = Job { cmdline: "a=job numa=fake=2".into(), ..Job::default() };
-        let logs = Logs::in_folder(Path::new("/l"));
-        let text = host::command_text(
-            &command(Arch::X86_64, Accel::Tcg, &arm(), &job, Path::new("/i.cpio"), &logs, 2_000_000).unwrap(),
-        );
+        let text = shown_with(Accel::Tcg, &job, "/l");
         assert!(text.contains(" a=job numa=fake=2 a=b'"), "{text}");
     }
 
