@@ -19,22 +19,13 @@ use crate::kernel::topics::Topic;
 
 /// Requests for the topics' symbols, and for their KUnit tests in the variants that have them.
 pub(super) fn topic_requests(topics: &[Topic], variant: Variant) -> Vec<Request> {
-    let kunit: Vec<&String> = match variant {
-        Variant::Debug | Variant::Kunit | Variant::Kcsan | Variant::Rt => {
-            topics.iter().filter_map(|t| t.kunit.as_ref()).collect()
-        }
-        Variant::Slim | Variant::Faceoff => Vec::new(),
+    let tested = match variant {
+        Variant::Debug | Variant::Kunit | Variant::Kcsan | Variant::Rt => true,
+        Variant::Slim | Variant::Faceoff => false,
     };
-    topics
-        .iter()
-        .filter_map(|t| t.kconfig.as_deref())
-        .chain(kunit.into_iter().map(String::as_str))
-        .map(|symbol| Request {
-            symbol: symbol.to_owned(),
-            value: "y".to_owned(),
-            origin: "kernel/topics.toml".to_owned(),
-        })
-        .collect()
+    let kunit = topics.iter().filter(|_| tested).filter_map(|topic| topic.kunit.as_ref());
+    let symbols = topics.iter().filter_map(|topic| topic.kconfig.as_ref()).chain(kunit);
+    symbols.map(|symbol| Request::new(symbol, "y", "kernel/topics.toml")).collect()
 }
 
 /// Returns the requests of the variant's fragments, of these topics and of `more`, a fragment that overrides
@@ -62,17 +53,19 @@ pub(super) struct Request {
     origin: String,
 }
 
+impl Request {
+    fn new(symbol: &str, value: &str, origin: &str) -> Self {
+        Self { symbol: symbol.to_owned(), value: value.to_owned(), origin: origin.to_owned() }
+    }
+}
+
 /// Returns the requests of the variant's fragments, and what the series changes of them.
 pub(super) fn fragment_requests(ctx: &Context, variant: Variant) -> Result<Vec<Request>> {
     let series = &ctx.series;
     let origin = series::file(&series.name);
     // First, as what the variants other than slim ask for overrides them.
-    let of_series = series.config.iter().map(|(symbol, value)| Request {
-        symbol: symbol.clone(),
-        value: value.clone(),
-        origin: origin.clone(),
-    });
-    let mut requests: Vec<Request> = of_series.collect();
+    let mut requests: Vec<Request> =
+        series.config.iter().map(|(symbol, value)| Request::new(symbol, value, &origin)).collect();
     for name in variant.fragments().iter().chain(ctx.arch.fragments()) {
         requests.extend(read_fragment(ctx, &format!("kernel/configs/{name}.config"))?);
     }
@@ -101,7 +94,7 @@ pub(super) fn parse_fragment(text: &str, file: &str) -> Result<Vec<Request>> {
         if let Some(earlier) = requests.iter().find(|r| r.symbol == symbol) {
             bail!("{origin}: CONFIG_{symbol} is already set at {}", earlier.origin);
         }
-        requests.push(Request { symbol: symbol.to_owned(), value: value.to_owned(), origin });
+        requests.push(Request::new(symbol, value, &origin));
     }
     Ok(requests)
 }

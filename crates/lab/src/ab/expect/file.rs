@@ -23,20 +23,15 @@ impl TryFrom<String> for SeriesName {
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct File {
     pub(super) scenario: Option<String>,
     pub(super) series: Option<SeriesName>,
-    #[serde(default)]
     pub(super) aa_clean: bool,
-    #[serde(default)]
     pub(super) known_worse: Vec<KnownWorse>,
-    #[serde(default)]
     pub(super) expect: Vec<Expect>,
-    #[serde(default)]
     pub(super) compare: Vec<Compare>,
-    #[serde(default)]
     pub(super) bound: Vec<Bound>,
 }
 

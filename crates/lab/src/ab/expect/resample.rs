@@ -126,11 +126,9 @@ impl Next {
         let offset = if values.contains(&0.0) { 0.5 } else { 0.0 };
         let logs: Vec<f64> = values.iter().map(|v| (v + offset).ln()).collect();
         let n = logs.len() as f64;
-        let mean = logs.iter().sum::<f64>() / n;
-        let variance = logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (n - 1.0);
         Self {
-            mean,
-            scale: (variance * (1.0 + 1.0 / n)).sqrt(),
+            mean: stats::mean(&logs),
+            scale: (stats::variance(&logs) * (1.0 + 1.0 / n)).sqrt(),
             degrees: n - 1.0,
             offset,
             whole: values.iter().all(|v| v.fract() == 0.0),
@@ -195,14 +193,11 @@ const DEMO: RunKind<'_> = RunKind { series: series::DEFAULT, case: None, smoke: 
 
 /// The kinds of runs on kernels of a series.
 fn kinds(series: &str) -> [Drawn<'_>; 2] {
+    // Without the A/A control, whose alarms are not about the promises.
+    let kind = |smoke| RunKind { series, case: None, smoke, aa: false };
     [
-        Drawn { what: "smoke run", kind: RunKind { series, case: None, smoke: true, aa: false }, pairs: 1 },
-        // Without the A/A control, whose alarms are not about the promises.
-        Drawn {
-            what: "full run",
-            kind: RunKind { series, case: None, smoke: false, aa: false },
-            pairs: PAIRS_OF_A_FULL_RUN,
-        },
+        Drawn { what: "smoke run", kind: kind(true), pairs: 1 },
+        Drawn { what: "full run", kind: kind(false), pairs: PAIRS_OF_A_FULL_RUN },
     ]
 }
 
@@ -222,15 +217,7 @@ fn of_series(text: &str, series: &str) -> File {
 /// Returns a file for each promise in the file about kernels of a series, and the metrics that it is about.
 fn promises(text: &str, series: &str) -> Vec<(File, Vec<String>)> {
     let File { scenario, known_worse, expect, compare, bound, .. } = of_series(text, series);
-    let empty = || File {
-        scenario: scenario.clone(),
-        series: None,
-        aa_clean: false,
-        known_worse: Vec::new(),
-        expect: Vec::new(),
-        compare: Vec::new(),
-        bound: Vec::new(),
-    };
+    let empty = || File { scenario: scenario.clone(), ..File::default() };
     let mut all = Vec::new();
     for known in known_worse {
         let metric = known.metric.clone();
