@@ -526,13 +526,8 @@ mod tests {
         // console.
         const KERN_WARNING: u32 = 4;
         let [file, job] = ["/file", "/job"].map(Path::new);
-        let kernel = Kernel {
-            bzimage: file.into(),
-            build_dir: file.into(),
-            source_dir: file.into(),
-            release: String::new(),
-            key: String::new(),
-        };
+        let kernel =
+            Kernel { bzimage: file.into(), source_dir: file.into(), release: String::new(), key: String::new() };
         let image = Image { disk: file.into(), key: String::new(), packages: Default::default() };
         let logs = Logs::in_folder(Path::new("/logs"));
         let machine = Machine {

@@ -17,12 +17,14 @@ use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::config::{self, Request};
 use crate::kernel::kinds::{Kernel, Tree, Variant};
-use crate::kernel::make::{self, MARKER_FILE, set_time, touched};
+use crate::kernel::make::{self, set_time};
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
 
 /// Part of the key of every kernel. Increment it when the way kernels are built changes.
 pub(super) const RECIPE_VERSION: &str = "2";
+/// Written last, so a folder that has it is a complete build.
+const MARKER_FILE: &str = "memreap-build.json";
 /// How many builds of each variant stay in the cache, and all that were used within [`ABANDONED_AFTER`].
 const MAX_CACHED_BUILDS: usize = 6;
 /// Unfinished work of this age belongs to a run that was killed: no build takes a day.
@@ -31,7 +33,7 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 // Files of a build, relative to its folder.
 const RELEASE_FILE: &str = "include/config/kernel.release";
 /// What is kept of a build besides the bootable image. It is valid only if all of them exist.
-const PRODUCTS: [&str; 5] = [RELEASE_FILE, ".config", "System.map", "vmlinux", "usr/gen_init_cpio"];
+const PRODUCTS: [&str; 4] = [RELEASE_FILE, ".config", "System.map", "vmlinux"];
 
 /// The content of [`MARKER_FILE`].
 #[derive(Serialize, Deserialize)]
@@ -42,8 +44,7 @@ struct Marker {
     sha256: String,
 }
 
-/// Builds a kernel, or takes it from the cache. Builds of patched trees start from the objects of the
-/// stock build if the cache has it.
+/// Builds a kernel, or takes it from the cache.
 ///
 /// # Errors
 /// When the tree is not for the series, the source or a package is missing, a patch does not apply, a requested symbol
@@ -132,40 +133,18 @@ impl Plan {
         }
         // The modification time is the time of last use. Without write access the build is pruned earlier.
         let _ = File::options().append(true).open(&marker_path).and_then(|f| f.set_modified(SystemTime::now()));
-        Some(Kernel {
-            bzimage,
-            build_dir: self.dir.clone(),
-            source_dir: self.tree_dir.clone(),
-            release: marker.release,
-            key: marker.key,
-        })
+        Some(Kernel { bzimage, source_dir: self.tree_dir.clone(), release: marker.release, key: marker.key })
     }
 
     fn run(&self, ctx: &Context) -> Result<()> {
-        // Its objects save time, but less than building stock first would cost.
-        let stock = match self.tree {
-            Tree::Stock => None,
-            Tree::Memreap | Tree::Control(_) => Self::new(ctx, &self.source, Tree::Stock, self.variant)?.finished(),
-        };
         self.ensure_tree(ctx)?;
         let what =
             format!("building {}/{}{} {}", self.tree, self.variant, ctx.arch.suffix(), self.source.version.release());
         let step = ctx.progress.step(&what);
         let log = ctx.out.join(format!("logs/build-{}-{}-{}.log", ctx.series.name, self.tree, self.variant));
         let work = Staging::folder(&self.tree_dir.join(format!("work-{}", &self.key[..16])))?;
-        if let Some(stock) = &stock {
-            step.detail("copying the stock objects");
-            make::copy_objects(stock, work.path())?;
-            let now = SystemTime::now();
-            for path in touched(&self.topics)? {
-                set_time(&self.tree_dir.join(path), now)?;
-            }
-        }
         step.detail("configuring");
         config::configure(ctx, &self.tree_dir, work.path(), &self.requests, &log)?;
-        if let Some(stock) = &stock {
-            make::settle_tools(ctx, stock, &self.tree_dir, work.path(), &self.topics, &log)?;
-        }
         let counter =
             ctx.cache.join(format!("steps-{}-{}-{}{}", ctx.series.name, self.tree, self.variant, ctx.arch.suffix()));
         let mut command = make::make(ctx, &self.tree_dir, work.path());
@@ -193,8 +172,7 @@ impl Plan {
         })
     }
 
-    /// Moves a build into the cache. A stock build keeps all objects because other builds start from them;
-    /// of any other build only [`Self::products`] are kept.
+    /// Moves what is kept of a build into the cache.
     fn keep(&self, work: Staging) -> Result<()> {
         for product in self.products() {
             if !work.path().join(product).is_file() {
@@ -204,23 +182,15 @@ impl Plan {
         let release = fs::read_to_string(work.path().join(RELEASE_FILE)).context("reading the kernel's release")?;
         let bzimage = fs::read(work.path().join(&self.image)).context("reading the bootable image")?;
         let marker = Marker { key: self.key.clone(), release: release.trim().to_owned(), sha256: sha256(&bzimage) };
-        let result = match self.tree {
-            Tree::Stock => work,
-            Tree::Memreap | Tree::Control(_) => {
-                let kept = Staging::begin(&self.dir)?;
-                for product in self.products() {
-                    let to = kept.path().join(product);
-                    to.parent()
-                        .map_or(Ok(()), fs::create_dir_all)
-                        .and_then(|()| fs::rename(work.path().join(product), &to))?;
-                }
-                kept
-            }
-        };
-        let path = result.path().join(MARKER_FILE);
+        let kept = Staging::begin(&self.dir)?;
+        for product in self.products() {
+            let to = kept.path().join(product);
+            to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::rename(work.path().join(product), &to))?;
+        }
+        let path = kept.path().join(MARKER_FILE);
         File::create(&path)
             .and_then(|mut f| f.write_all(&serde_json::to_vec_pretty(&marker)?).and_then(|()| f.sync_all()))?;
-        result.publish(&self.dir)
+        kept.publish(&self.dir)
     }
 }
 pub(super) fn compiler_version(arch: Arch) -> Result<String> {
@@ -350,7 +320,7 @@ mod tests {
         };
         let work = || {
             let work = Staging::begin(&plan.tree_dir.join("work-k")).unwrap();
-            for product in plan.products() {
+            for product in plan.products().chain([Path::new("mm/mmap.o")]) {
                 let path = work.path().join(product);
                 fs::create_dir_all(path.parent().unwrap()).unwrap();
                 fs::write(path, "6.12.117\n").unwrap();
@@ -361,6 +331,7 @@ mod tests {
         plan.keep(work()).unwrap();
         let kernel = plan.finished().unwrap();
         assert_eq!((kernel.release.as_str(), kernel.key.len()), ("6.12.117", 64));
+        assert!(!plan.dir.join("mm").exists(), "objects are not kept");
 
         fs::write(&kernel.bzimage, "").unwrap();
         assert!(plan.finished().is_none(), "a damaged bzImage");
@@ -371,17 +342,5 @@ mod tests {
         let incomplete = work();
         fs::remove_file(incomplete.path().join("vmlinux")).unwrap();
         assert!(plan.keep(incomplete).unwrap_err().to_string().contains("vmlinux is missing"));
-
-        let changed = Plan { tree: Tree::Memreap, ..plan };
-        fs::create_dir_all(changed.tree_dir.join("work-k.partial")).unwrap();
-        let whole = Staging::begin(&changed.tree_dir.join("work-k")).unwrap();
-        for product in changed.products().chain([Path::new("mm/mmap.o")]) {
-            let path = whole.path().join(product);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, "x").unwrap();
-        }
-        changed.keep(whole).unwrap();
-        assert!(changed.finished().is_some());
-        assert!(!changed.dir.join("mm").exists(), "objects are not kept");
     }
 }

@@ -124,8 +124,6 @@ impl<'de> Deserialize<'de> for Tree {
 pub struct Kernel {
     /// The bootable image.
     pub bzimage: PathBuf,
-    /// The folder with `vmlinux`, `System.map` and `usr/gen_init_cpio`.
-    pub build_dir: PathBuf,
     /// The source tree that it was built from: `trees/<tree key>` in the cache.
     pub source_dir: PathBuf,
     /// The release as `uname -r` prints it.

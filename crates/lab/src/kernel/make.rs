@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! Runs the kernel's makefiles reproducibly: equal inputs yield equal builds, and a build can start from the
-//! objects of another one.
+//! Runs the kernel's makefiles reproducibly: equal inputs yield equal builds.
 
 use fs_err::{self as fs, File};
 use std::path::{Path, PathBuf};
@@ -12,11 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use crate::context::Context;
 use crate::host::{self, Staging};
 use crate::kernel::kinds::Kernel;
-use crate::kernel::topics::Topic;
 use crate::progress::Step;
-
-/// Written last, so a folder that has it is a complete build.
-pub(super) const MARKER_FILE: &str = "memreap-build.json";
 
 /// Returns why kernels cannot be built below `folder`; `None` if they can.
 pub(crate) fn refused_path(folder: &Path) -> Option<&'static str> {
@@ -128,59 +123,6 @@ fn is_error(line: &str) -> bool {
     [" error: ", "fatal error:", "undefined reference", "multiple definition", "objtool: error"]
         .iter()
         .any(|sign| line.contains(sign))
-}
-
-/// Copies the objects of a stock build of the same source and variant to `work`, so that make compiles
-/// only what the patches and their symbols affect. This is an ordinary incremental build. It is correct
-/// because the trees differ only in the patched files, and the caller makes those newer than any stock
-/// object.
-///
-/// # Errors
-/// When the copy fails.
-pub(super) fn copy_objects(stock: &Kernel, work: &Path) -> Result<()> {
-    host::output(Command::new("cp").arg("-a").arg(stock.build_dir.join(".")).arg(work))?;
-    host::remove_any(&work.join(MARKER_FILE)).context("cannot clear the copied marker")
-}
-
-/// Keeps the objects valid that [`copy_objects`] copied. The kernel's own tools record absolute paths, so
-/// make rebuilds them in the new folder. Every object depends on one of them, objtool, and would be rebuilt
-/// too; so the tools get the modification time of the stock build's objtool. Does nothing if a topic
-/// changes the tools.
-///
-/// # Errors
-/// When make fails or a time cannot be set.
-pub(super) fn settle_tools(
-    ctx: &Context,
-    stock: &Kernel,
-    tree: &Path,
-    work: &Path,
-    topics: &[Topic],
-    log: &Path,
-) -> Result<()> {
-    let changed = |p: &PathBuf| p.starts_with("tools") && !p.starts_with("tools/testing");
-    if touched(topics)?.iter().any(changed) {
-        return Ok(());
-    }
-    let status = host::run_logged(make(ctx, tree, work).arg("prepare"), log, |_| {})?;
-    if !status.success() {
-        bail!("make prepare failed ({status}); the end of {}:\n{}", log.display(), host::tail(log, 30));
-    }
-    let objtool = stock.build_dir.join("tools/objtool/objtool");
-    // Not every architecture has it.
-    let Ok(age) = objtool.metadata().and_then(|m| m.modified()) else { return Ok(()) };
-    host::files_below(&work.join("tools"))?.iter().try_for_each(|file| set_time(file, age))
-}
-
-/// Returns the paths in the kernel tree that the topics add or edit.
-///
-/// # Errors
-/// When a topic cannot be read.
-pub(super) fn touched(topics: &[Topic]) -> Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for topic in topics {
-        paths.extend(topic.touched()?);
-    }
-    Ok(paths)
 }
 
 /// Sets a modification time.

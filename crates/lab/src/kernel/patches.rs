@@ -12,13 +12,13 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use crate::WrongUsage;
 use crate::context::Context;
 use crate::host::{self, Staging};
+use crate::kernel::Variant;
 use crate::kernel::config;
 use crate::kernel::lint;
 use crate::kernel::make;
 use crate::kernel::series;
 use crate::kernel::source::{self, Source};
 use crate::kernel::topics::{self, Topic};
-use crate::kernel::{self, Tree, Variant};
 
 /// Export the topics as patches for git am
 #[derive(clap::Args)]
@@ -142,8 +142,8 @@ fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()> {
     if patches.len() != topics.len() {
         bail!("{} patches for {} topics: an empty topic?", patches.len(), topics.len());
     }
+    make::prepare_host(ctx)?;
     let source = source::get(ctx)?;
-    let stock = kernel::build(ctx, Tree::Stock, Variant::Slim)?;
     let author = Author::of(&ctx.repo)?;
     let target = ctx.cache.join("trees/series");
     let _lock = host::lock(ctx, &target)?;
@@ -152,9 +152,6 @@ fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()> {
     make::hard_link_copy(&source.dir, tree.path())?;
     let out = tree.path().join("work-series");
     fs::create_dir(&out)?;
-    // The patched files are written later, so they are newer than these objects and make rebuilds them.
-    make::copy_objects(&stock, &out)?;
-
     let work = tempfile::tempdir().context("cannot make a temporary folder")?;
     let git_tree = work.path().join("tree");
     let repo = Repo::with_touched_files(topics, &source, &git_tree, &author)?;
@@ -176,7 +173,6 @@ fn check(ctx: &Context, topics: &[Topic], patches: &[PathBuf]) -> Result<()> {
     };
     let log = ctx.out.join("logs/series-00.log");
     configure(&[], &log)?;
-    make::settle_tools(ctx, &stock, tree.path(), &out, topics, &log)?;
     let of_stock = warnings(topics)?;
     for (i, patch) in patches.iter().enumerate() {
         let name = patch.file_name().unwrap_or_default().to_string_lossy();
