@@ -117,7 +117,11 @@ impl KillRecord {
 
     /// How much came back, in bytes: what was expected, or what was seen if that is less.
     pub fn back(&self) -> u64 {
-        back(self.expected, self.freed)
+        match self.ending {
+            Ending::Back | Ending::Exited => back(self.expected, self.freed),
+            Ending::Late => back(self.expected, self.freed.or(Some(0))),
+            Ending::Gone | Ending::DryRun | Ending::Refused(_) | Ending::Averted => 0,
+        }
     }
 }
 

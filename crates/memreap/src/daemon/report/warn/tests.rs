@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::super::record::tests::kill;
 use super::*;
+use crate::daemon::decide::reason::Ending;
 
 fn hook(dir: &Path, body: &str) -> Vec<String> {
     let path = dir.join("hook");
@@ -50,6 +51,9 @@ fn the_command_gets_the_victim_and_the_reason() {
         bytes: kill.expected,
         because: &kill.because,
     });
+    let refused = KillRecord { ending: Ending::Refused(libc::EPERM), ..kill.clone() };
+    let late = KillRecord { ending: Ending::Late, freed: None, ..kill.clone() };
+    assert_eq!((refused.back(), late.back()), (0, 0));
     warner.killed(&kill);
     assert_eq!(warner.dropped(), 0);
     end(warner);
