@@ -68,9 +68,6 @@ bool memreap_memcg_exit(struct mem_cgroup *memcg)
 	bool may = memreap_memcg_has_reserve(&memcg->memory, memsw);
 
 	trace_memreap_memcg_exit(memcg, may);
-	/* Until it is gone, others at the limit wait instead of being killed. */
-	if (may)
-		memcg_exit_mark_victim();
 
 	return may;
 }

@@ -115,33 +115,33 @@ static void memcg_exit_memory_and_swap(struct kunit *test)
 }
 
 /* Asks as a thread with these flags. Nobody looks at them meanwhile. */
-static bool may_exceed(unsigned int exiting, unsigned int dies, gfp_t gfp,
-		       unsigned int nr_pages)
+static bool may_exceed(unsigned int exiting, struct mm_struct *victim,
+		       gfp_t gfp, unsigned int nr_pages)
 {
 	bool may;
 
 	preempt_disable();
 	current->flags |= exiting;
-	current->signal->flags |= dies;
+	current->signal->oom_mm = victim;
 	may = memcg_exit_may_exceed(root_mem_cgroup, gfp, nr_pages);
-	current->signal->flags &= ~dies;
+	current->signal->oom_mm = NULL;
 	current->flags &= ~exiting;
 	preempt_enable();
 
 	return may;
 }
 
-/* A thread that is exiting, of a process that dies as a whole. */
+/* A thread that is exiting, of a process for which the OOM killer waits. */
 static void memcg_exit_who(struct kunit *test)
 {
 	if (mem_cgroup_disabled())
 		kunit_skip(test, "cgroup_disable=memory");
 	for (int i = 0; i < 4; i++) {
 		unsigned int exiting = i & 1 ? PF_EXITING : 0;
-		unsigned int dies = i & 2 ? SIGNAL_GROUP_EXIT : 0;
+		struct mm_struct *victim = i & 2 ? &init_mm : NULL;
 
-		KUNIT_EXPECT_EQ(test, may_exceed(exiting, dies, GFP_KERNEL, 1),
-				exiting && dies);
+		KUNIT_EXPECT_EQ(test, may_exceed(exiting, victim, GFP_KERNEL, 1),
+				exiting && victim);
 	}
 }
 
@@ -164,7 +164,7 @@ static void memcg_exit_what(struct kunit *test)
 	if (mem_cgroup_disabled())
 		kunit_skip(test, "cgroup_disable=memory");
 	for (int i = 0; i < ARRAY_SIZE(charges); i++)
-		KUNIT_EXPECT_EQ_MSG(test, may_exceed(PF_EXITING, SIGNAL_GROUP_EXIT,
+		KUNIT_EXPECT_EQ_MSG(test, may_exceed(PF_EXITING, &init_mm,
 						     charges[i].gfp,
 						     charges[i].nr_pages),
 				    charges[i].may, "%pGg, %u pages",

@@ -13,4 +13,13 @@
 /* Stock does not either. */
 #define compat_wake_hopeless(pgdat)	do { } while (0)
 
+/* In mm/oom_kill.c: stock marks nobody who dies already. */
+#ifdef CONFIG_MEMREAP_MEMCG_EXIT
+void memcg_exit_mark_victim(void);
+#else
+static inline void memcg_exit_mark_victim(void)
+{
+}
+#endif
+
 #endif /* _MM_MEMREAP_COMPAT_H */

@@ -305,8 +305,6 @@ TEST_F_TIMEOUT(trace, mm_id_is_that_of_rss_stat, TRACE_LIMIT)
 	char line[512];
 	FILE *f;
 
-	if (variant->starved)
-		SKIP(return, "as mthp");
 	ASSERT_TRUE(trace_enable("kmem/rss_stat", true));
 	EXPECT_EQ(mrelease_in_child(&self->victim, false), 0);
 	EXPECT_TRUE(trace_enable("kmem/rss_stat", false));
