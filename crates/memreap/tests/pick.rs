@@ -8,6 +8,7 @@ mod common;
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use common::{Mapping, Mounted, Node, Ran, Setup, Victim, in_a_namespace, memreap};
 use linux::{Pid, Process, Root};
@@ -186,6 +187,43 @@ fn rules_know_the_hosts_cgroups_in_a_private_namespace() {
         assert_eq!((&found["pid"], &found["rule"]), (&victim.pid.get().into(), &"here".into()), "{json}");
         assert_eq!(found["cgroup"], group, "{json}");
     }
+}
+
+/// What the unit has of root's capabilities, as `setpriv --bounding-set` takes them.
+fn capabilities_of_the_unit() -> String {
+    let unit = include_str!("../../../packaging/memreap.service");
+    let sets = unit.lines().filter_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names = sets.flat_map(str::split_whitespace).map(|name| name.strip_prefix("CAP_").unwrap().to_lowercase());
+    names.fold("-all".to_owned(), |all, name| format!("{all},+{name}"))
+}
+
+#[test]
+fn with_the_units_capabilities_other_users_shared_memory_is_known() {
+    if !rustix::process::geteuid().is_root() {
+        return testing::skipped("needs root");
+    }
+    let of_a_user = |mib, forks| {
+        let setup = Setup { mib, forks, uid: Some(1000), ..Setup::default() };
+        let victim = Victim::new(&setup);
+        (victim, String::from_utf8(setup.name).unwrap())
+    };
+    let ((pool, pool_name), (hog, hog_name)) = (of_a_user(200, 3), of_a_user(20, 0));
+    let config = tempfile::NamedTempFile::new().unwrap();
+    let rules = format!(
+        "policy.defaults = false\n[[rule]]\nname = [\"{pool_name}\", \"{hog_name}\"]\nweight = 1\n\
+         [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n"
+    );
+    fs::write(config.path(), rules).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args([&format!("--bounding-set={}", capabilities_of_the_unit()), "--inh-caps=-all"]);
+    command.arg(env!("CARGO_BIN_EXE_memreap")).args(["pick", "--json", "--config"]).arg(config.path());
+    // On a busy machine a reading may be late.
+    let known = (0..10).any(|_| {
+        let victim = Ran::from(command.output().unwrap()).json()["victim"].clone();
+        victim["sharers"].as_array().is_some_and(|sharers| sharers.len() == 3)
+    });
+    assert!(known, "{:?}", Ran::from(command.output().unwrap()));
+    assert!(pool.is_alive() && hog.is_alive());
 }
 
 #[test]

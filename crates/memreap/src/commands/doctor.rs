@@ -41,9 +41,10 @@ const SYSCTLS: usize = 2;
 const OTHER_KILLERS: [&str; 7] = ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-monitor"];
 
 /// Capabilities that help.
-const CAPABILITIES: [(&str, CapabilitySet, &str); 3] = [
+const CAPABILITIES: [(&str, CapabilitySet, &str); 4] = [
     ("CAP_KILL", CapabilitySet::KILL, "kills other users' processes"),
     ("CAP_SYS_PTRACE", CapabilitySet::SYS_PTRACE, "exact sizes (--exact, --dry-run) of other users' processes"),
+    ("CAP_DAC_READ_SEARCH", CapabilitySet::DAC_READ_SEARCH, "which of other users' processes share their memory"),
     (
         "CAP_SYS_NICE",
         CapabilitySet::SYS_NICE,

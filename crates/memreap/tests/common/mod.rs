@@ -258,8 +258,10 @@ unsafe fn live(setup: &Setup, name: &CString, pipe: i32) -> ! {
         {
             libc::_exit(3);
         }
-        // After setuid, which makes the kernel forget it.
+        // After setuid, which makes the kernel forget it, and leave what /proc has of it to root until it executes a
+        // program.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+        libc::prctl(libc::PR_SET_DUMPABLE, 1);
         libc::prctl(libc::PR_SET_NAME, name.as_ptr());
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;

@@ -146,6 +146,10 @@ fn open(mut config: Config, dry_run: bool) -> Result<Opened> {
     for (capability, lack) in [
         (CapabilitySet::KILL, "other users' processes cannot be killed (CAP_KILL)"),
         (CapabilitySet::SYS_PTRACE, "what other users' processes would give back is a guess (CAP_SYS_PTRACE)"),
+        (
+            CapabilitySet::DAC_READ_SEARCH,
+            "which of other users' processes share their memory is not known (CAP_DAC_READ_SEARCH)",
+        ),
     ] {
         if !capabilities.contains(capability) {
             system.notifier.note(format_args!("{lack}"));
