@@ -39,6 +39,13 @@ if helm template memreap "$chart" --set metrics.podMonitor.enabled=true --set me
     fail "a PodMonitor and a ServiceMonitor together scrape each pod twice"
 fi
 
+# A value that has no effect, as it is not called so, and a folder that must not be mounted.
+for wrong in dryrun=true metrics.prt=1 history=/history.jsonl history=/etc/memreap/history.jsonl history=x; do
+    if helm template memreap "$chart" --set "$wrong" >/dev/null 2>&1; then
+        fail "--set $wrong is accepted"
+    fi
+done
+
 # Without these the daemon can neither signal nor read the processes of other pods.
 annotation='container.apparmor.security.beta.kubernetes.io/memreap: unconfined'
 for name in default pod-monitor service-monitor; do

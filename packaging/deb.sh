@@ -72,10 +72,14 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     if ! systemd-detect-virt --quiet --container; then
         /lib/systemd/systemd-sysctl --prefix=/vm/watermark_scale_factor || true
     fi
-    # Only if it runs: deb-systemd-invoke would also start one that is enabled and was stopped. That the configuration
-    # does not suit the new version must not leave the package half installed.
+    # Only if it runs: deb-systemd-invoke would also start one that is enabled and was stopped. Where the configuration
+    # does not suit the new version, the one that runs goes on; the package must not be left half installed.
     if systemctl --quiet is-active memreap.service; then
-        deb-systemd-invoke restart memreap.service || true
+        if memreap daemon --check-config; then
+            deb-systemd-invoke restart memreap.service || true
+        else
+            echo "memreap: not restarted: mend /etc/memreap.toml, then: systemctl restart memreap" >&2
+        fi
     fi
 fi
 if [ "$1" = configure ]; then

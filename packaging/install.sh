@@ -84,7 +84,11 @@ if [ "$action" = install ]; then
     if [ -n "$systemd" ]; then
         run systemctl daemon-reload
         echo "for memreap-sysctl.conf before the next boot: systemctl restart systemd-sysctl"
-        echo "to start it, now and at boot: systemctl enable --now memreap"
+        if [ -z "$destdir" ] && systemctl --quiet is-active memreap.service; then
+            echo "the version that runs is the one before: memreap daemon --check-config && systemctl restart memreap"
+        else
+            echo "to start it, now and at boot: systemctl enable --now memreap"
+        fi
     fi
 else
     if [ -n "$systemd" ]; then

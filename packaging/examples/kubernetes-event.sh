@@ -11,7 +11,7 @@
 set -eu
 [ "${MEMREAP_EVENT:-}" = killed ] && [ -n "${MEMREAP_POD:-}" ] || exit 0
 # Not where nothing died: a dry run, a process that was gone or that the kernel refused to kill.
-case ${MEMREAP_ENDING:-} in back | late) ;; *) exit 0 ;; esac
+case ${MEMREAP_ENDING:-} in back | late | exited) ;; *) exit 0 ;; esac
 export KUBECONFIG="${KUBECONFIG:-/etc/kubernetes/kubelet.conf}"
 node=${NODE:-$(hostname)}
 

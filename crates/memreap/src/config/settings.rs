@@ -30,7 +30,7 @@ pub struct Config {
     pub kill: Kill,
     /// Which processes, and how their memory counts.
     pub policy: Policy,
-    /// What to do before and after a kill.
+    /// What to do when a kill may come, and after each.
     pub warn: Warn,
     /// What is recorded.
     pub record: Record,
@@ -162,12 +162,12 @@ impl Kill {
     }
 }
 
-/// What to do before and after a kill.
+/// What to do when a kill may come, and after each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warn {
     /// Desktop notifications.
     pub desktop: bool,
-    /// A command to run before and after a kill, with its arguments.
+    /// A command to run when a kill may come, and after each, with its arguments.
     pub command: Option<Vec<String>>,
     /// How long it may take; then it is killed.
     pub time_limit: Duration,
