@@ -75,10 +75,13 @@ if [ "$1" = configure ] && [ -d /run/systemd/system ]; then
     # Only if it runs: deb-systemd-invoke would also start one that is enabled and was stopped. Where the configuration
     # does not suit the new version, the one that runs goes on; the package must not be left half installed.
     if systemctl --quiet is-active memreap.service; then
-        if memreap daemon --check-config; then
-            deb-systemd-invoke restart memreap.service || true
-        else
+        refused=0
+        /usr/bin/memreap pick >/dev/null || refused=$?
+        # 2: the configuration is wrong. --check-config also refuses what the daemon starts with.
+        if [ "$refused" -eq 2 ]; then
             echo "memreap: not restarted: mend /etc/memreap.toml, then: systemctl restart memreap" >&2
+        else
+            deb-systemd-invoke restart memreap.service || true
         fi
     fi
 fi

@@ -80,7 +80,9 @@ impl LimitedCgroup {
     fn left_kib(&self, buffer: &mut [u8]) -> Result<u64> {
         let used = number_in(&self.current, buffer).unwrap_or(0);
         // Files in memory, which cannot be dropped, are on other lists.
-        let cache = MemoryStat::parse(Path::new("memory.stat"), read(&self.stat, buffer)?.as_bytes())?.file;
+        let stat = read(&self.stat, buffer)?;
+        ensure!(stat.contains("\ninactive_file "), "memory.stat has no inactive_file");
+        let cache = MemoryStat::parse(Path::new("memory.stat"), stat.as_bytes())?.file;
         Ok(self.limit_kib.saturating_sub(used.saturating_sub(cache) / 1024))
     }
 }

@@ -136,7 +136,7 @@ impl SharedPage {
         pids.take_while(|&pid| pid != 0).map(|pid| pid as i32)
     }
 
-    /// Whether that one of those processes has grown to its size.
+    /// Whether one of those processes has grown to its size.
     pub fn grown(&self, i: usize) -> &Flag {
         &self.header.children[i].grown
     }

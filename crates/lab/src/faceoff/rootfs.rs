@@ -66,7 +66,8 @@ pub fn get(ctx: &Context, contestants: &[Contestant]) -> Result<Image> {
         Ok(fs::write(staging.join(CONTENT_FILE), serde_json::to_vec_pretty(&image)?)?)
     })?;
     let content = folder.join(CONTENT_FILE);
-    let image: Image = serde_json::from_slice(&fs::read(&content)?).with_context(|| content.display().to_string())?;
+    let damaged = || format!("{}: damaged; remove {}", content.display(), folder.display());
+    let image: Image = serde_json::from_slice(&fs::read(&content)?).with_context(damaged)?;
     Ok(Image { disk: folder.join(DISK_FILE), ..image })
 }
 

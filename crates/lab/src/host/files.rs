@@ -184,7 +184,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 /// When a folder cannot be read or contains something else.
 pub fn files_below(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    for entry in WalkDir::new(folder).sort_by_file_name() {
+    for entry in WalkDir::new(folder).min_depth(1).sort_by_file_name() {
         let entry = entry?;
         let kind = entry.file_type();
         ensure!(kind.is_file() || kind.is_dir(), "{}: neither a file nor a folder", entry.path().display());

@@ -120,7 +120,7 @@ impl Chooser {
         // Nobody shares so much with it.
         if let (Some(index), Some(_)) = (index, reading) {
             selection.sharers.push(Sharer { index, shared: u64::MAX });
-            selection.best_pool(0);
+            selection.best_pool(0, false);
         }
         let groups = selection.chooser.membership.groups.as_ref();
         if let Some(leaf) = reading.and_then(|reading| groups?.leaf(reading.cgroup_hash)) {
@@ -177,8 +177,11 @@ impl Chooser {
         }
         // In a group that is killed as a whole everybody dies that shares memory there.
         let best_score = best.as_ref().map_or(0, |(score, _)| *score).max(floor);
-        let pool = if matches!(within, Within::One) { PoolSearch::None } else { selection.best_pool(best_score) };
         let may_share = selection.chooser.grouping.whole;
+        let pool = match within {
+            Within::One => PoolSearch::None,
+            _ => selection.best_pool(best_score, may_share && sharing.is_some()),
+        };
         let (found, pool) = match (pool, sharing) {
             (PoolSearch::Found(found, pool), _) => (found, pool),
             (PoolSearch::Unknown, Some((score, found))) if may_share && score / MIN_GAIN > best_score => {

@@ -41,7 +41,10 @@ impl Selection<'_> {
     }
 
     pub(super) fn note_sharer(&mut self, new: Sharer) {
-        if !self.sharers.is_full() {
+        // A cgroup's are read once more with all.
+        if let Some(known) = self.sharers.iter_mut().find(|sharer| sharer.index == new.index) {
+            known.shared = known.shared.max(new.shared);
+        } else if !self.sharers.is_full() {
             self.sharers.push(new);
         } else if let Some(least) = self.sharers.iter_mut().min_by_key(|sharer| sharer.shared)
             && least.shared < new.shared
@@ -57,12 +60,13 @@ impl Selection<'_> {
     }
 
     /// Finds the process that shares most memory and those that share it with it, if all of them may be killed,
-    /// there are not too many, and their score is more than [`MIN_GAIN`] times `floor`. If one of them must not be
-    /// killed, the same with another memory.
-    pub(super) fn best_pool(&mut self, floor: u64) -> PoolSearch {
+    /// there are not too many, and their score is more than [`MIN_GAIN`] times `floor`. Else the same with another
+    /// memory; but not where a group `dies_whole` that shares one of which it is not known by whom.
+    pub(super) fn best_pool(&mut self, floor: u64, dies_whole: bool) -> PoolSearch {
         self.allow_more_time();
         let mut sharers = std::mem::take(&mut self.sharers);
         sharers.sort_unstable_by_key(|sharer| sharer.shared);
+        let mut found = PoolSearch::None;
         while let Some(first) = sharers.pop() {
             let Some(reading) = self.chooser.population.table.entries()[first.index].reading else { continue };
             if reading.verdict.score(first.shared) / MIN_GAIN <= floor {
@@ -74,7 +78,9 @@ impl Selection<'_> {
             }
             match self.pool_of(first, &reading, floor) {
                 PoolSearch::None => {}
-                found => return found,
+                PoolSearch::Unknown if dies_whole => return PoolSearch::Unknown,
+                PoolSearch::Unknown => found = PoolSearch::Unknown,
+                PoolSearch::Found(first, others) => return PoolSearch::Found(first, others),
             }
             // Those that share it with another one do, too.
             sharers.retain(|other| {
@@ -82,7 +88,7 @@ impl Selection<'_> {
                 other.is_some_and(|other| self.is_related(&reading, other.memory_tid) == Some(false))
             });
         }
-        PoolSearch::None
+        found
     }
 
     /// As [`Selection::best_pool`], with the memory of the process `first`.

@@ -608,6 +608,8 @@ fn ancestors(root: &Root) -> (Vec<Pid>, Option<u64>) {
 impl Protected {
     fn find(root: &Root, force: bool) -> Self {
         let (ancestry, unknown_before) = ancestors(root);
+        // Else it has just exited.
+        let unknown_before = unknown_before.filter(|_| hides_processes(root));
         Self { ancestry, unknown_before, force }
     }
 

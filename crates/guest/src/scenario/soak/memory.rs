@@ -99,6 +99,11 @@ fn anonymous(size: usize, flags: MapFlags) -> Result<Mapping, Errno> {
     Mapping::anonymous(size, flags | MapFlags::NORESERVE)
 }
 
+/// The same, for memory that stays mapped.
+fn kept(size: usize, flags: MapFlags) -> Result<ManuallyDrop<Mapping>, Errno> {
+    anonymous(size, flags).map(ManuallyDrop::new)
+}
+
 /// Writes to every page of the first `size` bytes.
 fn touch(area: &Mapping, size: usize) {
     for offset in (0..size).step_by(PAGE_BYTES) {
@@ -113,11 +118,6 @@ fn read(area: &Mapping) {
         // SAFETY: inside a readable mapping.
         let _ = unsafe { area.at().add(offset).read_volatile() };
     }
-}
-
-/// The same, for memory that stays mapped.
-fn kept(size: usize, flags: MapFlags) -> Result<ManuallyDrop<Mapping>, Errno> {
-    anonymous(size, flags).map(ManuallyDrop::new)
 }
 
 /// Maps and fills one area of a random kind, which stays mapped.
