@@ -271,7 +271,6 @@ fn kernel_threads_in_a_cgroup_do_not_keep_it_alive() {
 
 #[test]
 fn what_a_tree_gives_back_together_is_told() {
-    const MIB: u64 = 1 << 20;
     let victim = Victim::new(&Setup { mib: 64, forks: 3, ..Setup::default() });
     let dry = kill(&["--dry-run", "--exact", "--tree", &victim.pid()]);
     let total = dry.out.lines().last().unwrap();
@@ -280,9 +279,8 @@ fn what_a_tree_gives_back_together_is_told() {
     assert!(total.ends_with(" MiB would come back"), "{dry:?}");
     let ran = kill(&["--tree", &victim.pid()]);
     let total = ran.out.lines().find(|line| line.starts_with("4 processes: ")).unwrap();
-    let mib: f64 = total.split_whitespace().nth(2).unwrap().parse().unwrap();
-    // Not four times as much; and others take and give meanwhile.
-    assert!(total.contains(" MiB back in ") && mib * (MIB as f64) < 2.0 * 64.0 * MIB as f64, "{ran:?}");
+    // All 256 MiB and some only if others on this machine have given back as much meanwhile.
+    assert!(total.contains(" of at most 25") || total.contains(": 25"), "{ran:?}");
 }
 
 #[test]

@@ -277,7 +277,9 @@ impl Report {
         let last = came.iter().map(|(_, at)| *at).max()?;
         let (least, most) = together(&came.iter().map(|(facts, _)| *facts).collect::<Vec<_>>());
         let bytes = self.freed.map_or(most, |freed| freed.clamp(least, most));
-        (came.len() > 1).then(|| format!("{} processes: {}", came.len(), back(bytes, last)))
+        // What they share counts for each, and others may have taken some since.
+        let of = if bytes < most { format!(" of at most {}", units::bytes(most)) } else { String::new() };
+        (came.len() > 1).then(|| format!("{} processes: {}", came.len(), back(bytes, &of, last)))
     }
 
     /// A note for when the system has got much less memory back than its processes had.
@@ -304,9 +306,9 @@ fn together(all: &[&Facts]) -> (u64, u64) {
     (least, most)
 }
 
-/// "2.0 GiB back in 0.41 s (4.9 GiB/s)"
-fn back(bytes: u64, time: Duration) -> String {
-    let mut text = format!("{} back in {}", units::bytes(bytes), units::time(time));
+/// "2.0 GiB back in 0.41 s (4.9 GiB/s)", with `of` after the size.
+fn back(bytes: u64, of: &str, time: Duration) -> String {
+    let mut text = format!("{}{of} back in {}", units::bytes(bytes), units::time(time));
     if bytes >= MIN_RATED_BYTES
         && let Some(rate) = rate(bytes, time)
     {
@@ -361,7 +363,7 @@ impl VictimReport {
                     } else {
                         ""
                     };
-                    let back = back(self.facts.bytes, outcome.back.unwrap_or_default());
+                    let back = back(self.facts.bytes, "", outcome.back.unwrap_or_default());
                     format!("killed {who}: {back} by {}{late}", outcome.method.name())
                 }
                 Fate::Shared => format!(
