@@ -417,8 +417,8 @@ fn a_ratio_to_a_stock_that_varies_is_found() {
         let misses = misses(&results, &file, Drawn { what: "make demo", kind: DEMO, pairs: 6 });
         misses.into_values().max().unwrap_or(0)
     };
-    // One in 24 of stock's boots is as fast as ours, which failed one `make demo` of four.
-    let of_ratio = missed(&format!("[[expect]]\nmetric = \"{metric}\"\nat_least = 1.2\n"));
+    // Stock's boots take 100 to 4,000 ms: a ratio of an eighth of what was measured is missed now and then.
+    let of_ratio = missed(&format!("[[expect]]\nmetric = \"{metric}\"\nat_least = 2.5\n"));
     assert!(of_ratio > RUNS / 100, "{of_ratio}");
     let of_ours = missed(&format!("[[bound]]\narm = \"memreap\"\nmetric = \"{metric}\"\nat_most = 300\n"));
     assert!(of_ours <= 1, "{of_ours}");
