@@ -35,8 +35,8 @@ struct Selected {
 impl Chooser {
     /// Returns the process whose death gives back most under this policy, or `None` when none may be killed.
     ///
-    /// With [`Grouping::by_cgroup`](super::Grouping), when a leaf cgroup that may be killed as a whole holds more than that process, the
-    /// best process in it is returned: for a caller that kills the group, or its members one by one.
+    /// With [`Grouping::by_cgroup`](super::Grouping), when a leaf cgroup that may be killed as a whole holds more than
+    /// that process, the best process in it is returned: for a caller that kills the group, or its members one by one.
     pub fn choose(&mut self, policy: &Policy, scope: Scope<'_>) -> Option<Choice> {
         let began = Instant::now();
         self.examiner.cost = Cost::default();

@@ -11,7 +11,9 @@
 #define memreap_ctl_table	struct ctl_table
 
 /* Stock does not either. */
-#define compat_wake_hopeless(pgdat)	do { } while (0)
+static inline void compat_wake_hopeless(struct pglist_data *pgdat)
+{
+}
 
 /* In mm/oom_kill.c: stock marks nobody who dies already. */
 #ifdef CONFIG_MEMREAP_MEMCG_EXIT
