@@ -12,7 +12,7 @@ use std::io::Read as _;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{in_a_shortage, unique};
+use common::{NO_VICTIM, in_a_shortage, unique};
 use linux::cgroup::Hierarchy;
 use linux::scan::Scan;
 use linux::{Dir, Root};
@@ -75,8 +75,7 @@ fn kill() {
          kill = {{ whole_cgroup = \"always\", before = [\"/bin/true\"], before_limit = \"1s\" }}\n\
          warn.command = [\"/bin/true\"]\n\
          record = {{ history = {past:?}, metrics = {:?} }}\n\
-         [[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nexe = \"/**/perl*\"\nweight = 1\n\
-         [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n",
+         [[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nexe = \"/**/perl*\"\nweight = 1\n{NO_VICTIM}",
         dir.path().join("metrics")
     );
     fs::write(dir.path().join("config"), config).unwrap();

@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    FakeMemory, Mounted, Node, OnTerm, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage, interrupt, memreap,
-    unique, wait_until, waits,
+    FakeMemory, Mounted, NO_VICTIM, Node, OnTerm, Ran, Setup, Victim, copy_of, in_a_namespace, in_a_shortage,
+    interrupt, memreap, unique, wait_until, waits,
 };
 use linux::pidfd::Signal;
 use linux::{Pid, PidFd, Root};
@@ -33,8 +33,6 @@ use tempfile::TempDir;
 const LONG: Duration = Duration::from_secs(20);
 /// A service manager that waits so long hears of the daemon once in half of it.
 const PATIENT: Duration = Duration::from_secs(120);
-/// No process may be killed.
-const NO_VICTIM: &str = "[[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n";
 
 /// A daemon, its service manager, and all the files it has.
 struct Daemon {

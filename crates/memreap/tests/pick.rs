@@ -10,7 +10,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use common::{Mapping, Mounted, Node, Ran, Setup, Victim, in_a_namespace, memreap};
+use common::{Mapping, Mounted, NO_VICTIM, Node, Ran, Setup, Victim, in_a_namespace, memreap};
 use linux::{Pid, Process, Root};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use serde_json::Value;
@@ -173,10 +173,8 @@ fn rules_know_the_hosts_cgroups_in_a_private_namespace() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("config");
     let group = format!("{}/other", node.name);
-    let rules = format!(
-        "policy.defaults = false\n[[rule]]\nlabel = \"here\"\ncgroup = \"{group}\"\nweight = 1\n\
-         [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n"
-    );
+    let rules =
+        format!("policy.defaults = false\n[[rule]]\nlabel = \"here\"\ncgroup = \"{group}\"\nweight = 1\n{NO_VICTIM}");
     fs::write(&config, rules).unwrap();
     let mut command = memreap();
     command.args(["pick", "--json", "--config"]).arg(&config);
@@ -209,10 +207,8 @@ fn with_the_units_capabilities_other_users_shared_memory_is_known() {
     };
     let ((pool, pool_name), (hog, hog_name)) = (of_a_user(200, 3), of_a_user(20, 0));
     let config = tempfile::NamedTempFile::new().unwrap();
-    let rules = format!(
-        "policy.defaults = false\n[[rule]]\nname = [\"{pool_name}\", \"{hog_name}\"]\nweight = 1\n\
-         [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n"
-    );
+    let rules =
+        format!("policy.defaults = false\n[[rule]]\nname = [\"{pool_name}\", \"{hog_name}\"]\nweight = 1\n{NO_VICTIM}");
     fs::write(config.path(), rules).unwrap();
     let mut command = Command::new("setpriv");
     command.args([&format!("--bounding-set={}", capabilities_of_the_unit()), "--inh-caps=-all"]);
@@ -234,8 +230,7 @@ fn as_for_the_daemon_a_small_process_is_no_victim() {
         let name = Process::open(&Root::system(), victim.pid).unwrap().comm().unwrap();
         format!("[[rule]]\nname = \"{name}\"\nweight = {weight}\n")
     };
-    let rest = "[[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n";
-    let rules = format!("policy.defaults = false\n{}{}{rest}", rule(&small, 100), rule(&large, 1));
+    let rules = format!("policy.defaults = false\n{}{}{NO_VICTIM}", rule(&small, 100), rule(&large, 1));
     fs::write(config.path(), &rules).unwrap();
     let args = ["--json", "--config", config.path().to_str().unwrap()];
     assert_eq!(pick(&args).json()["victim"]["pid"], large.pid.get());

@@ -9,16 +9,14 @@ use std::io::{BufRead as _, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{Ran, Setup, Victim, interrupt, memreap};
+use common::{NO_VICTIM, Ran, Setup, Victim, interrupt, memreap};
 use serde_json::Value;
 
 /// Only processes with this name may be killed.
 fn only(name: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let text = format!(
-        "record.history = false\n[[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nweight = 1\n\
-         [[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n"
-    );
+    let text =
+        format!("record.history = false\n[[rule]]\nlabel = \"the one\"\nname = \"{name}\"\nweight = 1\n{NO_VICTIM}");
     fs::write(file.path(), text).unwrap();
     file
 }

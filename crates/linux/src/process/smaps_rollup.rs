@@ -78,8 +78,7 @@ impl Rollup {
         let private = self.private_clean.saturating_add(self.private_dirty);
         // What others map, too, is in `pss_file` by half at most: so at least this much of it is private.
         let files = self.pss_file.saturating_mul(2).saturating_sub(self.rss.saturating_sub(self.anonymous));
-        let share = self.pss_anon.saturating_add(self.pss_shmem);
-        private.saturating_sub(files).min(share).saturating_add(self.swap_pss)
+        private.saturating_sub(files).saturating_add(self.swap_pss).min(self.share())
     }
 
     /// Its share of anonymous and shared memory, in memory and in swap. Of what several processes give back together,

@@ -55,27 +55,36 @@ impl Selection<'_> {
 
     /// Whether what one of those shares that were read counts so much.
     pub(super) fn shares(&self, score: u64) -> bool {
-        let reading = |sharer: &Sharer| self.chooser.population.table.entries()[sharer.index].reading;
-        self.sharers.iter().any(|s| reading(s).is_some_and(|reading| reading.verdict.score(s.shared) >= score))
+        self.sharers.iter().any(|sharer| self.shared_score(sharer) >= Some(score))
+    }
+
+    /// What that counts which a process shares.
+    fn shared_score(&self, sharer: &Sharer) -> Option<u64> {
+        Some(self.reading(sharer)?.verdict.score(sharer.shared))
+    }
+
+    fn reading(&self, sharer: &Sharer) -> Option<Reading> {
+        self.chooser.population.table.entries()[sharer.index].reading
     }
 
     /// Finds the process that shares most memory and those that share it with it, if all of them may be killed,
     /// there are not too many, and their score is more than [`MIN_GAIN`] times `floor`. Else the same with another
     /// memory; but not where a group `dies_whole` that shares one of which it is not known by whom.
     pub(super) fn best_pool(&mut self, floor: u64, dies_whole: bool) -> PoolSearch {
-        self.allow_more_time();
         let mut sharers = std::mem::take(&mut self.sharers);
+        sharers.retain(|sharer| self.shared_score(sharer).is_some_and(|score| score / MIN_GAIN > floor));
+        if sharers.is_empty() {
+            return PoolSearch::None;
+        }
+        // Where addresses are not random, they do not tell which processes share memory.
+        if !self.chooser.examiner.constants.random_addresses {
+            return PoolSearch::Unknown;
+        }
+        self.allow_more_time();
         sharers.sort_unstable_by_key(|sharer| sharer.shared);
         let mut found = PoolSearch::None;
         while let Some(first) = sharers.pop() {
-            let Some(reading) = self.chooser.population.table.entries()[first.index].reading else { continue };
-            if reading.verdict.score(first.shared) / MIN_GAIN <= floor {
-                continue;
-            }
-            // Where addresses are not random, they do not tell which processes share memory.
-            if !self.chooser.examiner.constants.random_addresses {
-                return PoolSearch::Unknown;
-            }
+            let Some(reading) = self.reading(&first) else { continue };
             match self.pool_of(first, &reading, floor) {
                 PoolSearch::None => {}
                 PoolSearch::Unknown if dies_whole => return PoolSearch::Unknown,
@@ -84,7 +93,7 @@ impl Selection<'_> {
             }
             // Those that share it with another one do, too.
             sharers.retain(|other| {
-                let other = self.chooser.population.table.entries()[other.index].reading;
+                let other = self.reading(other);
                 other.is_some_and(|other| self.is_related(&reading, other.memory_tid) == Some(false))
             });
         }

@@ -23,7 +23,7 @@ use linux::pidfd::Signal;
 use linux::process::{State, pids};
 use linux::{Dir, Pid, PidFd, Process, Root, escape};
 
-use super::target::{Problem, ProblemKind, Target, hides_processes, open_target, threads};
+use super::target::{Problem, ProblemKind, Target, hides_processes, open_target, stat_of, threads};
 use crate::users;
 
 /// How long to wait for those that were sent SIGSTOP and wait for something in the kernel: it can take for ever, as
@@ -85,8 +85,6 @@ pub struct Set {
     is_partial: bool,
     /// There are some in the cgroup, as vhost's in that of a virtual machine; no kill means them.
     has_kernel_threads: bool,
-    /// That some may be hidden was told.
-    hidden_told: bool,
 }
 
 #[derive(Debug)]
@@ -134,8 +132,7 @@ impl Set {
             SetName::Unit(unit) => open_unit(root, unit)?,
             SetName::User(user) => Kind::User(user_id(user)?),
         };
-        let (is_partial, has_kernel_threads, hidden_told) = (false, false, false);
-        Ok(Self { name: name.clone(), kind, members: BTreeMap::new(), is_partial, has_kernel_threads, hidden_told })
+        Ok(Self { name: name.clone(), kind, members: BTreeMap::new(), is_partial: false, has_kernel_threads: false })
     }
 
     /// What it was named by.
@@ -162,8 +159,7 @@ impl Set {
     /// Whether processes are left in a cgroup that was killed at once. What has been removed is empty.
     pub fn is_populated(&self, root: &Root) -> bool {
         let Kind::Cgroup { cgroup, path, .. } = &self.kind else { return false };
-        let is_process =
-            |pid: &Pid| Process::open(root, *pid).and_then(|p| p.stat()).is_ok_and(|stat| !stat.is_kernel_thread());
+        let is_process = |pid: &Pid| stat_of(root, *pid).is_ok_and(|stat| !stat.is_kernel_thread());
         cgroup.is_populated() == Ok(true)
             && (!self.has_kernel_threads
                 || list(cgroup, path).is_ok_and(|listed| listed.unseen > 0 || listed.pids.iter().any(is_process)))
@@ -229,16 +225,14 @@ impl Set {
             }
         };
         found.retain(|target| !self.leave_out(target.facts.pid));
-        let hidden = self.hidden(root).map(|problem| Ok(Err(problem)));
-        found.into_iter().map(|target| self.take_in(target, &check)).chain(hidden).collect()
+        found.into_iter().map(|target| self.take_in(target, &check)).collect()
     }
 
-    /// What is against a tree or a user's processes where some of them may be hidden, once.
-    fn hidden(&mut self, root: &Root) -> Option<Problem> {
-        if self.hidden_told || matches!(self.kind, Kind::Cgroup { .. }) || !hides_processes(root) {
+    /// What is against a tree or a user's processes where some of them may be hidden.
+    pub(super) fn hidden(&self, root: &Root) -> Option<Problem> {
+        if matches!(self.kind, Kind::Cgroup { .. }) || !hides_processes(root) {
             return None;
         }
-        self.hidden_told = true;
         let text = "/proc hides processes of other users (hidepid), so some of it may be left: run as root, or kill \
                     what can be seen by --keep-going";
         Some(Problem::new(ProblemKind::NotPermitted, text.to_owned()))
@@ -253,8 +247,7 @@ impl Set {
     ) -> Result<Vec<Result<Target, Problem>>, Problem> {
         let mut children = BTreeMap::<Pid, Vec<Pid>>::new();
         for pid in pids(root).map_err(Problem::system)? {
-            if let Some(parent) = Process::open(root, pid).and_then(|process| process.stat()).ok().and_then(|s| s.ppid)
-            {
+            if let Some(parent) = stat_of(root, pid).ok().and_then(|stat| stat.ppid) {
                 children.entry(parent).or_default().push(pid);
             }
         }
@@ -263,7 +256,6 @@ impl Set {
         if let Some(first) = first {
             parents.push(first.facts.pid);
             found.push(self.take_in(first, &check)?);
-            found.extend(self.hidden(root).map(Err));
         }
         while let Some(parent) = parents.pop() {
             for pid in children.remove(&parent).unwrap_or_default() {
@@ -315,8 +307,7 @@ impl Set {
         let mut stopping = Vec::new();
         for member in self.members.values_mut().filter(|m| running(m)) {
             let pid = member.pidfd.opened_as();
-            let before = Process::open(root, pid).and_then(|process| process.stat());
-            let is_stopped = before.is_ok_and(|stat| stat.state == State::Other(b'T'));
+            let is_stopped = stat_of(root, pid).is_ok_and(|stat| stat.state == State::Other(b'T'));
             if member.pidfd.send_signal(Signal::STOP).is_ok() {
                 member.stop = if is_stopped { Stop::Before } else { Stop::Stopped };
                 stopping.push(pid);

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use linux::process::{Comm, State, Status};
+use linux::process::{Comm, Stat, State, Status};
 use linux::{Pid, PidFd, Process, Root, escape, process};
 use serde::Serialize;
 
@@ -238,6 +238,9 @@ impl Selection {
             self.sets.pop();
             return Err(problem);
         }
+        if let Some(problem) = self.sets.last().and_then(|set| set.hidden(root)) {
+            self.problems.push(Problem { target: Some(name.to_string()), ..problem });
+        }
         if known == self.targets.len() + self.problems.len() && self.sets.last().is_some_and(Set::is_empty) {
             return Err(Problem::new(ProblemKind::NotFound, name.none()));
         }
@@ -364,6 +367,11 @@ pub(super) fn open_target(
     }
 }
 
+/// /proc/PID/stat of the process that has this ID now.
+pub(super) fn stat_of(root: &Root, pid: Pid) -> linux::Result<Stat> {
+    Process::open(root, pid)?.stat()
+}
+
 /// The process that the thread `tid` belongs to, if it is one.
 pub(crate) fn thread_of(root: &Root, tid: Pid) -> Option<Pid> {
     let tgid = Process::open(root, tid).ok()?.status().ok()?.tgid;
@@ -378,6 +386,7 @@ impl Facts {
         // memory; the other threads have it.
         let leader_exited = stat.state == State::Zombie && status.threads > 1;
         let memory = if leader_exited { other_thread(root, process.pid()).unwrap_or(status) } else { status };
+        let bytes = memory.rss_anon.saturating_add(memory.swap);
         Ok(Self {
             pid: process.pid(),
             comm: stat.comm,
@@ -390,9 +399,9 @@ impl Facts {
             vm_size: memory.vm_size,
             rss_anon: memory.rss_anon,
             swap: memory.swap,
-            bytes: memory.rss_anon.saturating_add(memory.swap),
+            bytes,
             exact: false,
-            share: memory.rss_anon.saturating_add(memory.swap),
+            share: bytes,
         })
     }
 
@@ -502,7 +511,7 @@ fn not_found_text(name: &OsStr, hidden: bool) -> String {
 
 /// Whether /proc shows only some processes: PID 1 is always there.
 pub(crate) fn hides_processes(root: &Root) -> bool {
-    Pid::new(1).is_some_and(|init| Process::open(root, init).and_then(|p| p.stat()).is_err())
+    Pid::new(1).is_some_and(|init| stat_of(root, init).is_err())
 }
 
 fn ambiguous_text(name: &OsStr, n: usize, targets: &[Target]) -> String {
@@ -594,7 +603,7 @@ pub(crate) fn ancestry(root: &Root) -> Vec<Pid> {
 fn ancestors(root: &Root) -> (Vec<Pid>, Option<u64>) {
     let mut pids = vec![Pid::own()];
     let mut oldest = None;
-    while let Ok(stat) = Process::open(root, pids[pids.len() - 1]).and_then(|process| process.stat()) {
+    while let Ok(stat) = stat_of(root, pids[pids.len() - 1]) {
         // A parent that died while we looked has a new one, which may be one seen already.
         match stat.ppid.filter(|parent| !pids.contains(parent)) {
             Some(parent) => pids.push(parent),

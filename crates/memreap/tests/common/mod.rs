@@ -93,6 +93,8 @@ pub struct Victim {
     waited: bool,
 }
 
+/// A rule by which nobody may be killed whom no rule before it fits.
+pub const NO_VICTIM: &str = "[[rule]]\noom_score_adj = \">= -1000\"\nnever = true\n";
 /// Longer than any test takes: a victim that was forgotten ends by itself.
 const LIFE: u32 = 120;
 /// A machine has more room than for so many from each of a few.

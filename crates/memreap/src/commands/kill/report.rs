@@ -262,9 +262,9 @@ impl Report {
     /// The sum over several processes.
     fn total(&self) -> Option<String> {
         let would = |victim: &&VictimReport| matches!(victim.result, VictimResult::WouldKill { .. });
-        let would: Vec<_> = self.victims.iter().filter(would).map(|victim| &victim.facts).collect();
+        let would: Vec<_> = self.victims.iter().filter(would).collect();
         if would.len() > 1 {
-            let (least, most) = together(&would);
+            let (least, most) = together(would.iter().map(|victim| &victim.facts));
             let [least_text, most_text] = [least, most].map(units::bytes);
             let bytes = match least {
                 0 => format!("at most {most_text}"),
@@ -275,7 +275,7 @@ impl Report {
         }
         let came: Vec<_> = self.outcomes().filter_map(|(facts, o)| Some((facts, o.started + o.back?))).collect();
         let last = came.iter().map(|(_, at)| *at).max()?;
-        let (least, most) = together(&came.iter().map(|(facts, _)| *facts).collect::<Vec<_>>());
+        let (least, most) = together(came.iter().map(|(facts, _)| *facts));
         let bytes = self.freed.map_or(most, |freed| freed.clamp(least, most));
         // What they share counts for each, and others may have taken some since.
         let of = if bytes < most { format!(" of at most {}", units::bytes(most)) } else { String::new() };
@@ -300,10 +300,8 @@ impl Report {
 }
 
 /// What processes give back if they die together, in bytes, at least and at most.
-fn together(all: &[&Facts]) -> (u64, u64) {
-    let least = all.iter().filter(|facts| facts.exact).map(|facts| facts.bytes).sum();
-    let most = all.iter().map(|facts| facts.share.max(facts.bytes)).sum();
-    (least, most)
+fn together<'a>(all: impl Iterator<Item = &'a Facts>) -> (u64, u64) {
+    all.fold((0, 0), |(least, most), facts| (least + if facts.exact { facts.bytes } else { 0 }, most + facts.share))
 }
 
 /// "2.0 GiB back in 0.41 s (4.9 GiB/s)", with `of` after the size.
