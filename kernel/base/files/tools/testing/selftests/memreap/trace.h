@@ -56,4 +56,21 @@ static inline void trace_clear(void)
 	close(open(INSTANCE "/trace", O_WRONLY | O_TRUNC | O_CLOEXEC));
 }
 
+/* Returns how many lines of the trace have this in them; -1 if there is none. */
+static inline int trace_count(const char *text)
+{
+	char line[512];
+	int nr = 0;
+	FILE *f;
+
+	f = fopen(INSTANCE "/trace", "re");
+	if (!f)
+		return -1;
+	while (fgets(line, sizeof(line), f))
+		nr += !!strstr(line, text);
+	fclose(f);
+
+	return nr;
+}
+
 #endif /* _SELFTESTS_MEMREAP_TRACE_H */

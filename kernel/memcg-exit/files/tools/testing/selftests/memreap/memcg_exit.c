@@ -45,21 +45,10 @@ static bool watch_marks(void)
 	return trace_enable(MARK, true);
 }
 
-/* Returns how often that was so since watch_marks(), or -1. */
+/* Since watch_marks(). */
 static int nr_marks(void)
 {
-	char line[512];
-	int nr = 0;
-	FILE *f;
-
-	f = fopen(INSTANCE "/trace", "re");
-	if (!f)
-		return -1;
-	while (fgets(line, sizeof(line), f))
-		nr += !!strstr(line, "mark_victim: ");
-	fclose(f);
-
-	return nr;
+	return trace_count("mark_victim: ");
 }
 
 FIXTURE(exit) {

@@ -185,6 +185,8 @@ FIXTURE_TEARDOWN(trace)
 
 /* Sums over the events. */
 struct told {
+	/* Of the last one. */
+	unsigned int id;
 	unsigned int starts;
 	unsigned int ends;
 	unsigned int at_work;
@@ -202,7 +204,7 @@ static void read_trace(struct told *told)
 	f = fopen(INSTANCE "/trace", "re");
 	while (f && fgets(line, sizeof(line), f)) {
 		unsigned long long ns, bytes;
-		unsigned int id, chunks, yields;
+		unsigned int chunks, yields;
 		int complete;
 		char *at;
 
@@ -211,7 +213,7 @@ static void read_trace(struct told *told)
 		at = strstr(line, "memreap_reap_end: ");
 		if (!at || sscanf(at + strlen("memreap_reap_end: "),
 				  "mm_id=%u bytes=%llu chunks=%u yields=%u ns=%llu complete=%d",
-				  &id, &bytes, &chunks, &yields, &ns,
+				  &told->id, &bytes, &chunks, &yields, &ns,
 				  &complete) != 6)
 			continue;
 		told->ends++;
@@ -301,27 +303,16 @@ TEST_F_TIMEOUT(trace, one_reaper, TRACE_LIMIT)
 /* As stock's event of a change of its counters has it, which only they tell. */
 TEST_F_TIMEOUT(trace, mm_id_is_that_of_rss_stat, TRACE_LIMIT)
 {
-	unsigned int id = 0, other, nr = 0;
-	char line[512];
-	FILE *f;
+	struct told told;
+	char text[64];
 
 	ASSERT_TRUE(trace_enable("kmem/rss_stat", true));
 	EXPECT_EQ(mrelease_in_child(&self->victim, false), 0);
 	EXPECT_TRUE(trace_enable("kmem/rss_stat", false));
-	f = fopen(INSTANCE "/trace", "re");
-	ASSERT_NE(f, NULL);
-	while (fgets(line, sizeof(line), f)) {
-		const char *start = strstr(line, "memreap_reap_start: ");
-		const char *stat = strstr(line, "rss_stat: ");
-
-		if (start)
-			sscanf(start, "memreap_reap_start: mm_id=%u", &id);
-		else if (stat && id)
-			nr += sscanf(stat, "rss_stat: mm_id=%u", &other) == 1 &&
-			      other == id;
-	}
-	fclose(f);
-	EXPECT_GT(nr, 0);
+	read_trace(&told);
+	ASSERT_NE(told.id, 0);
+	snprintf(text, sizeof(text), "rss_stat: mm_id=%u ", told.id);
+	EXPECT_GT(trace_count(text), 0);
 }
 
 struct worker {

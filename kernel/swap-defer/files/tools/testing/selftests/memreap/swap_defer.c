@@ -511,20 +511,6 @@ TEST_F_TIMEOUT(alive, slots_are_free_on_return, LIMIT)
 
 #define BATCH_EVENTS	"memreap_swap_batch"
 
-static long batches(void)
-{
-	char line[512];
-	FILE *f = fopen(INSTANCE "/trace", "re");
-	long nr = 0;
-
-	while (f && fgets(line, sizeof(line), f))
-		nr += !!strstr(line, BATCH_EVENTS ": ");
-	if (f)
-		fclose(f);
-
-	return nr;
-}
-
 /* What is alive has nothing of it, not even a longer time without preemption. */
 TEST_F_TIMEOUT(swap, batches_of_the_dying_only, LIMIT)
 {
@@ -536,10 +522,10 @@ TEST_F_TIMEOUT(swap, batches_of_the_dying_only, LIMIT)
 	ASSERT_TRUE(trace_enable(BATCH_EVENTS, true));
 	ASSERT_EQ(region_swap_out(&mine), GOOD);
 	unmap(mine.mem);
-	alive = batches();
+	alive = trace_count(BATCH_EVENTS ": ");
 	ASSERT_EQ(victim_start(&victim, &memory_ops), GOOD);
 	EXPECT_TRUE(victim_dies(&victim));
-	dying = batches() - alive;
+	dying = trace_count(BATCH_EVENTS ": ") - alive;
 	trace_enable(BATCH_EVENTS, false);
 	EXPECT_EQ(alive, 0);
 	EXPECT_GT(dying, 0);
