@@ -87,6 +87,14 @@ impl Dir {
         Ok(&buffer[..len])
     }
 
+    /// Opens a file, to be read again and again.
+    ///
+    /// # Errors
+    /// When there is none, or it may not be read.
+    pub fn open_file(&self, name: &CStr) -> std::result::Result<OwnedFd, Failure> {
+        Ok(read::open_at(&self.0, name)?)
+    }
+
     /// Calls `each` with the lines of a file, without their ends, until it returns false, and up to one that does not
     /// fit into `buffer`. A line without an end is left out.
     ///

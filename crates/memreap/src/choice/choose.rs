@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use linux::cgroup::{Cgroup, OomPreference};
+use linux::cgroup::OomPreference;
 use linux::scan::{Failure, File};
 use linux::{Pid, PidFd};
 
@@ -12,6 +12,7 @@ use super::cgroup_path;
 use super::chooser::{Chooser, MAX_CONSIDERED};
 use super::examine::Detail;
 use super::groups::Tally;
+use super::leaf::Leaf;
 use super::pool::{MIN_GAIN, PoolSearch};
 use super::result::{Choice, Cost, Group, Pool, Precision, Scope};
 use super::search::{Candidate, Scores, best};
@@ -29,7 +30,7 @@ struct Selected {
     found: Found,
     pool: Pool,
     group: Option<Group>,
-    leaf: Option<Cgroup>,
+    leaf: Option<Leaf>,
 }
 
 impl Chooser {
@@ -198,14 +199,16 @@ impl Chooser {
         Some(Selected { found, pool, group, leaf })
     }
 
-    /// Opens the leaf cgroup of a victim, if there are others in it that may be killed with it.
-    fn whole_leaf(&self, group: Option<Group>, found: &Found) -> Option<Cgroup> {
+    /// Opens the leaf cgroup of a victim, whose members were listed last, if there are others in it that may be killed
+    /// with it.
+    fn whole_leaf(&self, group: Option<Group>, found: &Found) -> Option<Leaf> {
         group.filter(|group| group.expendable && group.processes > 1)?;
         let groups = self.membership.groups.as_ref()?;
         // It may be another one with that path by now.
         let is_in = groups.cgroup(&found.cgroup)?.contains(found.pid) == Ok(true);
         // All of what counts its memory, which the process may be below.
-        groups.open_leaf(found.reading.cgroup_hash).filter(|_| is_in)
+        let cgroup = groups.open_leaf(found.reading.cgroup_hash).filter(|_| is_in)?;
+        Some(Leaf::new(cgroup, &self.membership.members))
     }
 }
 

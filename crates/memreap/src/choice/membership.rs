@@ -12,7 +12,7 @@ use super::table::Table;
 /// How old the list of cgroups may be.
 const MAX_LIST_AGE: Duration = Duration::from_millis(500);
 /// The most members of a group that are read before it is said that all of them may be killed.
-const MAX_GROUP_MEMBERS: usize = 512;
+pub(super) const MAX_GROUP_MEMBERS: usize = 512;
 
 /// The cgroups, and the members of those that were listed last.
 pub(super) struct Membership {

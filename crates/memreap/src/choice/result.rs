@@ -5,11 +5,11 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use linux::cgroup::Cgroup;
 use linux::process::Comm;
 use linux::{Pid, PidFd};
 
 use super::cgroup_path::CgroupPath;
+use super::leaf::Leaf;
 use crate::kill::Victim;
 use crate::policy::Verdict;
 
@@ -101,7 +101,7 @@ pub struct Choice {
     /// Its leaf cgroup; `None` without the memory controller.
     pub group: Option<Group>,
     /// That cgroup, if there are others in it that may be killed with it.
-    pub leaf: Option<Cgroup>,
+    pub leaf: Option<Leaf>,
     /// Its parent, if that is known.
     pub parent: Option<Parent>,
     /// Its command line; empty if that is not known.

@@ -801,7 +801,7 @@ fn a_group_is_killed_where_its_memory_is_counted() {
     let choice = choose(&mut chooser, ALL, &[hogs[0].pid, hogs[1].pid]).unwrap();
     assert_eq!(choice.cgroup[..], *format!("/{name}/inner").as_bytes());
     assert_eq!(choice.group, Some(Group { bytes, processes: 2, expendable: true, oom_group: true, shares: false }));
-    assert!(choice.leaf.unwrap().dir().has(c"memory.oom.group"));
+    assert!(choice.leaf.unwrap().cgroup().dir().has(c"memory.oom.group"));
 }
 
 #[test]

@@ -17,6 +17,7 @@ use linux::{Pid, PidFd, scan};
 use super::cgroup_path::CgroupPath;
 use super::chooser::Chooser;
 use super::holder::Holder;
+use super::leaf::Leaf;
 use super::result::{Choice, CommandLine, Grouping, MAX_POOL, Parent, Scope};
 use crate::kill::prestarted;
 use crate::policy::Policy;
@@ -210,7 +211,7 @@ impl ChooserThread {
             .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && choice.is_still_good(min_bytes))
             // Another one that must not be killed may share the memory by now.
             .filter(|(_, choice)| choice.gives_back_alone())
-            .map(|(_, choice)| choice.alone())
+            .map(|(_, choice)| choice.with_unchanged_group())
             .ok_or(NoVictim::Late)
     }
 
@@ -454,10 +455,10 @@ fn interval(danger: Danger, took: Duration) -> Duration {
 }
 
 impl Choice {
-    /// Returns it without its group, which one that must not be killed may have joined.
-    pub fn alone(mut self) -> Self {
+    /// Returns it without its group, if that has changed: one that must not be killed may have joined. Does not wait.
+    pub fn with_unchanged_group(mut self) -> Self {
         if let Some(group) = &mut self.group {
-            group.expendable = false;
+            group.expendable &= self.leaf.as_ref().is_some_and(Leaf::is_unchanged);
         }
         self
     }

@@ -6,6 +6,8 @@ use std::process::{Child, Command};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
+use linux::Dir;
+use linux::cgroup::Cgroup;
 use linux::process::Comm;
 
 use super::super::result::{Cost, Group, Pool, Precision};
@@ -133,11 +135,32 @@ fn a_warning_waits_for_no_choice() {
 fn others_may_have_joined_the_group_of_an_older_choice() {
     let (chooser, answers) = start(Duration::from_millis(10));
     let process = Process::start();
-    for (age, expendable) in [(Duration::ZERO, true), (Duration::from_secs(1), false)] {
-        chooser.keep_ahead(Instant::now() - age, process.choice());
-        let choice = chooser.choose(None, 0).unwrap();
-        assert_eq!(choice.group.map(|group| group.expendable), Some(expendable));
-    }
+    // A file system that counts the links of its directories, as that of cgroups does.
+    let tree = tempfile::tempdir_in("/dev/shm").unwrap();
+    let members = [process.pid(), Pid::own()];
+    let listed = |pids: &[Pid]| {
+        let text: String = pids.iter().map(|pid| format!("{pid}\n")).collect();
+        std::fs::write(tree.path().join("cgroup.procs"), text).unwrap();
+    };
+    let is_whole = |age, meanwhile: &dyn Fn()| {
+        let cgroup = Cgroup::open(&Dir::open(tree.path()).unwrap(), b"").unwrap();
+        let choice = Choice { leaf: Some(Leaf::new(cgroup, &members)), ..process.choice() };
+        meanwhile();
+        chooser.keep_ahead(Instant::now() - age, choice);
+        chooser.choose(None, 0).unwrap().group.unwrap().expendable
+    };
+    let second = Duration::from_secs(1);
+    // There is another one than it was made with.
+    assert!(!is_whole(second, &|| listed(&members)));
+    assert!(is_whole(second, &|| {}));
+    assert!(is_whole(second, &|| listed(&[members[1], members[0]])));
+    assert!(!is_whole(second, &|| listed(&members[..1])));
+    listed(&members);
+    assert!(!is_whole(second, &|| listed(&[members[0], members[1], Pid::new(1).unwrap()])));
+    listed(&members);
+    assert!(is_whole(Duration::ZERO, &|| listed(&[])));
+    listed(&members);
+    assert!(!is_whole(second, &|| std::fs::create_dir(tree.path().join("below")).unwrap()));
     drop(answers);
 }
 

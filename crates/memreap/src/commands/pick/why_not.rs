@@ -90,7 +90,7 @@ impl WhyNot {
         let is_in_pool = |choice: &Choice| choice.pool.iter().any(|member| member.pidfd.opened_as() == pid);
         let is_in_leaf = |choice: &Choice| {
             let dies = choice.group.is_some_and(|group| group.dies_together() && group.expendable);
-            dies && choice.leaf.as_ref().is_some_and(|leaf| leaf.contains(pid) == Ok(true))
+            dies && choice.leaf.as_ref().is_some_and(|leaf| leaf.cgroup().contains(pid) == Ok(true))
         };
         let score = standing.verdict.score(bytes);
         let reason = match &victim {

@@ -24,7 +24,7 @@ use rustix::process::{WaitOptions, waitpid};
 
 use super::sampler::Memory;
 use super::system::{LiveWorld, System};
-use crate::choice::{Choice, CommandLine, Cost, Danger, Group, NoVictim, Pool, Precision};
+use crate::choice::{Choice, CommandLine, Cost, Danger, Group, Leaf, NoVictim, Pool, Precision};
 use crate::daemon::act::dying::Dying;
 use crate::daemon::decide::control_loop::ControlLoop;
 use crate::daemon::decide::governor::Governor;
@@ -99,7 +99,7 @@ impl Dummy {
                 shares: false,
             }),
             // A directory without the files of a cgroup.
-            leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok(),
+            leaf: Cgroup::open(&Dir::open(Path::new("/proc")).ok()?, b"/sys").ok().map(|cgroup| Leaf::new(cgroup, &[])),
             parent: None,
             command_line: CommandLine::new(),
             rule: None,

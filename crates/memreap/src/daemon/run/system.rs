@@ -17,7 +17,7 @@ use linux::{Dir, Pid, Root};
 
 use super::limits;
 use super::sampler::{self, Buffer, Limited, Memory};
-use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Danger, Group, NoVictim, is_below};
+use crate::choice::{CgroupPath, Choice, Chooser, ChooserThread, Danger, Group, Leaf, NoVictim, is_below};
 use crate::config::{Config, WholeCgroup};
 use crate::daemon::act::dying::Dying;
 use crate::daemon::act::reapers::{Reapers, Slot};
@@ -294,7 +294,7 @@ impl Observes for System {
         match self.chooser.recheck(victim.pid) {
             Ok(now) if victim.pidfd.is_alive().unwrap_or(false) => Some(now),
             // As a victim that was chosen in advance.
-            Err(NoVictim::Late) => Some(victim.alone()).filter(|victim| victim.is_still_good(0)),
+            Err(NoVictim::Late) => Some(victim.with_unchanged_group()).filter(|victim| victim.is_still_good(0)),
             // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when
             // its memory is back.
             _ => Some(victim).filter(|v| has_left_memory(&self.scan, v.pid)),
@@ -338,7 +338,7 @@ impl Kills for System {
             return dying;
         }
         let record = &mut dying.record;
-        let group = self.whole_group(&victim, governor.missing()).zip(victim.leaf.take());
+        let group = self.whole_group(&victim, governor.missing()).zip(victim.leaf.take().map(Leaf::into_cgroup));
         let pool = std::mem::take(&mut victim.pool);
         match self.kill_process(victim.into(), &record.cgroup, Reapers::kill) {
             Ok(slot @ Some(_)) => dying.slot = slot,

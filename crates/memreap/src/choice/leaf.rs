@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: GPL-2.0-only
+//! A cgroup that may be killed as a whole, and whether the same processes are still in it.
+
+use std::os::fd::OwnedFd;
+
+use linux::cgroup::Cgroup;
+use linux::{Pid, scan};
+
+use super::groups;
+use super::membership::MAX_GROUP_MEMBERS;
+
+/// What cgroup.procs has at most: a process ID of seven digits and a newline for each of them, and one to see its end.
+const MAX_PROCS_BYTES: usize = 8 * MAX_GROUP_MEMBERS + 1;
+
+/// A leaf cgroup of which all processes may be killed.
+#[derive(Debug)]
+pub struct Leaf {
+    cgroup: Cgroup,
+    /// Its cgroup.procs, open, and a hash of who was in it; `None` when there are processes below it as well.
+    procs: Option<(OwnedFd, u64)>,
+}
+
+impl Leaf {
+    /// `members` are the processes in it, of which each may be killed.
+    pub fn new(cgroup: Cgroup, members: &[Pid]) -> Self {
+        let procs = cgroup.dir().open_file(c"cgroup.procs").ok();
+        let mut leaf = Self { cgroup, procs: procs.map(|file| (file, hash(members.iter().copied().map(Some)))) };
+        // That also has the kernel allocate what later readings need.
+        if !leaf.is_unchanged() {
+            leaf.procs = None;
+        }
+        leaf
+    }
+
+    /// Whether the processes in it are those that it was made with, and no cgroup is below it. The kernel allocates
+    /// nothing for that, so it does not wait when memory is short.
+    pub fn is_unchanged(&self) -> bool {
+        let Some((file, before)) = &self.procs else { return false };
+        let mut text = [0; MAX_PROCS_BYTES];
+        let mut len = 0;
+        while len < text.len() {
+            match rustix::io::pread(file, &mut text[len..], len as u64) {
+                Ok(0) => return hash(scan::ids(&text[..len])) == *before && self.cgroup.dir().is_leaf(),
+                Ok(more) => len += more,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
+    /// Returns the cgroup.
+    pub fn cgroup(&self) -> &Cgroup {
+        &self.cgroup
+    }
+
+    /// Returns the cgroup, and closes the rest.
+    pub fn into_cgroup(self) -> Cgroup {
+        self.cgroup
+    }
+}
+
+/// Returns a hash of processes in any order; `None` for one that is outside of our PID namespace.
+fn hash(pids: impl Iterator<Item = Option<Pid>>) -> u64 {
+    pids.fold(0, |sum, pid| sum.wrapping_add(groups::hash(&pid.map_or(0, Pid::get).to_ne_bytes())))
+}
