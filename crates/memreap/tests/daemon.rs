@@ -440,7 +440,9 @@ fn it_works_without_cgroups_that_cannot_be_read() {
         testing::skipped("there is no hierarchy of cgroups");
         return;
     };
-    in_a_namespace("without_cgroups", &format!("mount -t tmpfs none {}", hierarchy.path.display()));
+    let path = hierarchy.path.display();
+    in_a_namespace("without_cgroups", &format!("mount -t tmpfs none {path}"));
+    in_a_namespace("without_mounted_cgroups", &format!("umount -l {path}"));
 }
 
 #[test]
@@ -449,6 +451,13 @@ fn without_cgroups() {
     let said = Daemon::start(NO_VICTIM).end();
     let told: Vec<_> = said.lines().filter(|line| line.contains("/cgroup.controllers: ")).collect();
     assert!(matches!(told[..], [line] if line.starts_with("memreap: works without cgroups: ")), "{said}");
+}
+
+#[test]
+#[ignore = "runs in a namespace"]
+fn without_mounted_cgroups() {
+    let said = Daemon::start(NO_VICTIM).end();
+    assert_eq!(said.matches("memreap: works without cgroups, so no rule with a cgroup applies: ").count(), 1, "{said}");
 }
 
 #[test]

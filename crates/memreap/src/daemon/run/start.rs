@@ -96,11 +96,21 @@ fn open(mut config: Config, dry_run: bool) -> Result<Opened> {
     if let Err(e) = sandbox::exempt_from_oom() {
         notifier.note(format_args!("not exempt from the kernel's OOM killer: {e} (CAP_SYS_RESOURCE)"));
     }
-    // Something else may be mounted over it.
-    let hierarchy = Hierarchy::find(&root).unwrap_or_else(|e| {
-        notifier.warning(format_args!("works without cgroups: {:#}", anyhow::Error::new(e)));
-        None
-    });
+    let hierarchy = Hierarchy::find(&root).map_err(anyhow::Error::new);
+    match &hierarchy {
+        // Something else may be mounted over it.
+        Err(e) => notifier.warning(format_args!("works without cgroups: {e:#}")),
+        Ok(None) => notifier.warning(format_args!(
+            "works without cgroups, so no rule with a cgroup applies: v2 is not mounted (mount -t cgroup2 none \
+             /sys/fs/cgroup)"
+        )),
+        Ok(Some(hierarchy)) if !hierarchy.controls_memory => notifier.note(format_args!(
+            "no group and no limit of cgroups counts: the memory controller is not in {}",
+            linux::escape(&hierarchy.path)
+        )),
+        Ok(Some(_)) => {}
+    }
+    let hierarchy = hierarchy.ok().flatten();
     if let Some(hierarchy) = &hierarchy {
         let outside = hierarchy.processes_outside(&root)?;
         notifier.metrics.outside = outside;
