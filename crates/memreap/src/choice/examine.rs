@@ -17,6 +17,7 @@ use super::page_sample::Sizes;
 use super::readers::{MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
 use super::table::{Counters, DYING_TIME, Reading, SystemConstants};
+use crate::policy::pattern::without_padding;
 use crate::policy::{Exe, Policy, Subject, Verdict};
 
 /// How long reading a command line may take. Most are known before a victim is needed.
@@ -257,9 +258,11 @@ impl Examiner {
     pub(super) fn command_line(&mut self, pid: Pid) -> CommandLine {
         let deadline = Instant::now() + COMMAND_LINE_TIMEOUT;
         let text = self.readers.command_line(pid, deadline, &mut self.command_line).unwrap_or_default();
-        let text = text.trim_ascii_end();
-        let text = text.strip_suffix(b"\0").unwrap_or(text);
-        text.iter().map(|b| if *b == 0 { b' ' } else { *b }).take(CommandLine::new().capacity()).collect()
+        without_padding(text)
+            .iter()
+            .map(|b| if *b == 0 { b' ' } else { *b })
+            .take(CommandLine::new().capacity())
+            .collect()
     }
 
     fn status(&mut self, pid: Pid) -> Result<Status, Failure> {

@@ -72,6 +72,9 @@ impl Config {
                 }
                 Ok(config)
             }
+            Ok(None) if wanted.is_symlink() => Err(ConfigError(vec![format!(
+                "{name}: is a link to a file that is not there, or not for memreap to see"
+            )])),
             Ok(None) if path.is_none() => Ok(Self::default()),
             Ok(None) => Err(ConfigError(vec![format!(
                 "{name}: there is no such file; without --config, the {BUILT_IN_NAME} is used"

@@ -255,8 +255,17 @@ fn factor(value: &DeValue<'_>, usual: f64, range: RangeInclusive<f64>) -> Result
 /// The path of an executable, which the kernel tells without links in it.
 fn exe(value: &DeValue<'_>) -> Result<Pattern, String> {
     let text = string(value)?;
-    match fs::canonicalize(text) {
-        Ok(path) if path != Path::new(text) => Err(format!("\"{text}\" is a link; write \"{}\"", path.display())),
+    // Up to the first component with a wildcard.
+    let literal = text.find(['*', '?']).map_or(text, |wildcard| &text[..text[..wildcard].rfind('/').unwrap_or(0)]);
+    let rest = &text[literal.len()..];
+    match fs::canonicalize(literal) {
+        Ok(path) if path.as_os_str() != literal => {
+            let path = path.display();
+            Err(format!("\"{literal}\" is \"{path}\" to the kernel; write \"{path}{rest}\""))
+        }
+        Ok(path) if rest.is_empty() && path.is_dir() => {
+            Err(format!("\"{text}\" is a folder; write \"{}/**\" for all in it", text.trim_end_matches('/')))
+        }
         _ => Pattern::exe(text),
     }
 }

@@ -249,12 +249,24 @@ fn the_path_of_an_executable_is_checked() {
     let wrong = |exe: &str| errors(&format!("[[rule]]\nweight = 1\nexe = {exe:?}\n")).remove(0);
     assert_eq!(
         wrong(&path("link")),
-        format!("c:3: rule.exe: \"{}\" is a link; write \"{}\"", path("link"), path("program"))
+        format!("c:3: rule.exe: \"{0}\" is \"{1}\" to the kernel; write \"{1}\"", path("link"), path("program"))
     );
+    fs::create_dir(dir.join("folder")).unwrap();
+    std::os::unix::fs::symlink("folder", dir.join("folder-link")).unwrap();
+    for (exe, told) in [
+        (path("folder"), format!("\"{0}\" is a folder; write \"{0}/**\" for all in it", path("folder"))),
+        (path("folder/"), format!("write \"{}\"", path("folder"))),
+        (path("program/"), format!("fits no file; write '{}/**'", path("program"))),
+        (path("folder-link/*"), format!("write \"{}/*\"", path("folder"))),
+        (path("folder-link/**/x?"), format!("write \"{}/**/x?\"", path("folder"))),
+    ] {
+        assert!(wrong(&exe).contains(&told), "{}", wrong(&exe));
+    }
     let no_path = "c:3: rule.exe: is no absolute path; write it in full, or '/**/postgres' for any folder";
     assert_eq!(wrong("postgres"), no_path);
     assert_eq!(wrong("/a**/b"), "c:3: rule.exe: '**' stands for whole components: write it between slashes");
-    for exe in [&path("program"), "/no/such/program", "/usr/lib/*/bin/**"] {
+    for exe in [&path("program"), &path("fold*"), &path("folder/**"), "/**/x", "/no/such/program", "/usr/lib/*/bin/**"]
+    {
         assert!(parse(&format!("rule = [{{ exe = {exe:?}, weight = 1 }}]")).policy.needs_exe(), "{exe}");
     }
 }
@@ -552,6 +564,8 @@ fn a_file_that_was_named_must_be_there() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("c.toml");
     assert!(Config::load(Some(&path)).unwrap_err().0[0].contains("there is no such file"));
+    std::os::unix::fs::symlink("nowhere", &path).unwrap();
+    assert!(Config::load(Some(&path)).unwrap_err().0[0].contains(": is a link to a file that is not there"));
     fs::write(&path, "[act]\nlow = 12\n").unwrap();
     let config = Config::load(Some(&path)).unwrap();
     assert_eq!((config.act.low, config.path.as_deref()), (share(12.0), Some(&*path)));

@@ -2,7 +2,7 @@
 //! Decides about a process: whether it must never be killed, or how much its memory counts. Nothing here
 //! reads a file, and judging does not allocate.
 
-mod pattern;
+pub(crate) mod pattern;
 
 use std::ops::RangeInclusive;
 

@@ -32,7 +32,7 @@ impl Pattern {
     /// that says more than that fits, too.
     ///
     /// # Errors
-    /// Text for the user: when it is empty or longer than 256 bytes.
+    /// Text for the user: when it is empty, longer than 256 bytes or for longer names than there are.
     pub fn name(text: &str) -> Result<Self, String> {
         if text.contains(['/', '|']) || text.starts_with('^') || text.ends_with('$') {
             return Err(format!(
@@ -42,6 +42,9 @@ impl Pattern {
         }
         let text = text.as_bytes();
         let kept = text.get(..COMM_BYTES).filter(|start| !start.contains(&b'*')).unwrap_or(text);
+        if kept.iter().filter(|b| **b != b'*').count() > COMM_BYTES {
+            return Err(format!("fits no name: the kernel keeps {COMM_BYTES} bytes of one; write '*' for the rest"));
+        }
         Self::new(kept, Syntax::Name)
     }
 
@@ -50,7 +53,7 @@ impl Pattern {
     /// # Errors
     /// As [`Pattern::name`].
     pub fn command_line(text: &str) -> Result<Self, String> {
-        Self::new(text.as_bytes(), Syntax::CommandLine)
+        Self::new(without_padding(text.as_bytes()), Syntax::CommandLine)
     }
 
     /// For a cgroup's path: `*` and `?` stay within a component, the component `**` stands for any
@@ -82,9 +85,13 @@ impl Pattern {
     /// For the path of an executable: `*`, `?` and `**` as for cgroups. Without any of these it is that file.
     ///
     /// # Errors
-    /// As [`Pattern::name`]; when it does not start with `/`; when `**` is only a part of a component.
+    /// As [`Pattern::name`]; when it does not start with `/`, or ends with it; when `**` is only a part of a
+    /// component.
     pub fn exe(text: &str) -> Result<Self, String> {
         match text.strip_prefix('/') {
+            Some(_) if text.ends_with('/') => {
+                return Err(format!("fits no file; write '{}/**' for all in that folder", text.trim_end_matches('/')));
+            }
             Some(components) => Self::components(components)?,
             None => return Err(format!("is no absolute path; write it in full, or '/**/{text}' for any folder")),
         }
@@ -128,12 +135,18 @@ impl Pattern {
         match self.syntax {
             Syntax::Name => fits_bytes(&self.text, bytes, |p, b| p == b),
             Syntax::CommandLine => {
-                let bytes = bytes.strip_suffix(b"\0").unwrap_or(bytes);
-                fits_bytes(&self.text, bytes, |p, b| p == b || (p == b' ' && b == 0))
+                fits_bytes(&self.text, without_padding(bytes), |p, b| p == b || (p == b' ' && b == 0))
             }
             Syntax::Path => fits_path(&self.text, bytes),
         }
     }
+}
+
+/// Returns a command line without the NUL at its end, and without what a program that has written another title over
+/// it, as PostgreSQL does, has filled the rest with.
+pub(crate) fn without_padding(command_line: &[u8]) -> &[u8] {
+    let end = command_line.iter().rposition(|b| !matches!(b, 0 | b' '));
+    &command_line[..end.map_or(0, |last| last + 1)]
 }
 
 /// The rest of a path after `folder`, if it is that or below it.

@@ -43,6 +43,10 @@ fn names() {
     ] {
         assert!(!fits(pattern, name), "{pattern} {name}");
     }
+    for longer in ["memory-*-test-process", "*very-long-notification-daemon"] {
+        let problem = Pattern::name(longer).unwrap_err();
+        assert!(problem.contains("the kernel keeps 15 bytes"), "{problem}");
+    }
 }
 
 #[test]
@@ -52,6 +56,11 @@ fn command_lines() {
     assert!(fits("*/java * -jar x.jar", "/usr/bin/java\0-Xmx1g\0-jar\0x.jar\0"));
     assert!(!fits("python3", "python3\0x\0"));
     assert!(!fits("a b", "a\0\0b"));
+    // PostgreSQL writes a title, a space, and NULs up to where its arguments have ended.
+    for pattern in ["postgres: checkpointer", "postgres: checkpointer ", "postgres: *er"] {
+        assert!(fits(pattern, "postgres: checkpointer \0\0\0\0\0"), "{pattern}");
+    }
+    assert!(!fits("a", "") && !fits("a", "\0") && fits("*", "\0"));
 }
 
 #[test]
