@@ -95,6 +95,14 @@ fn kills_are_told_with_time_unit_reason_and_what_was_tried_before() {
     ] {
         assert_eq!(comms(&files.run(&[args, &["--json"]].concat())), names, "{args:?}");
     }
+    // In the file, backslashes are escaped; systemd's names have their own.
+    let escaped = Files::new(&line(0, "qemu", r"machine-vm\\x2d1.scope", "stall", "back"));
+    assert_eq!(comms(&escaped.run(&["--unit", r"machine-vm\x2d1.scope", "--json"])), ["qemu"]);
+    let out = escaped.run(&[]).out;
+    assert!(
+        out.contains(r"  machine-vm\x2d1.scope  ") && out.ends_with("by unit: machine-vm\\x2d1.scope 1\n"),
+        "{out}"
+    );
     assert_eq!(files.run(&["--since", "2026-11-30"]).out, "no kills\n");
     assert_eq!(files.run(&["--since", "yesterday"]).code, Some(2));
     assert_eq!(files.run(&["--reason", "staal"]).code, Some(2));

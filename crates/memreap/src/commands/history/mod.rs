@@ -74,8 +74,11 @@ pub fn run(args: &HistoryArgs) -> Result<Exit> {
 
 fn wanted(args: &HistoryArgs, entry: &Entry) -> bool {
     args.since.is_none_or(|since| entry.unix_ms >= since.0)
-        // A name without its ending is a service's, as for `kill --unit`.
-        && args.unit.as_ref().is_none_or(|unit| entry.unit == *unit || entry.unit.strip_suffix(".service") == Some(unit))
+        // A name without its ending is a service's, as for `kill --unit`. The file has it escaped.
+        && args.unit.as_ref().is_none_or(|unit| {
+            let unit = escape(unit).to_string();
+            entry.unit == unit || entry.unit.strip_suffix(".service") == Some(&unit)
+        })
         && args.reason.as_ref().is_none_or(|reason| entry.reason == *reason)
 }
 
@@ -121,7 +124,7 @@ impl<'a> Shown<'a> {
         let entry = &self.kill.entry;
         let unit = if entry.unit.is_empty() { "-" } else { &entry.unit };
         let (at, reason) = (time::local(entry.unix_ms), printable(&entry.reason));
-        writeln!(out, "{at}  {reason:<8}  {}  {}", printable(unit), victim(entry))?;
+        writeln!(out, "{at}  {reason:<8}  {}  {}", unit_name(unit), victim(entry))?;
         let mut known = Vec::new();
         if !entry.because.is_empty() {
             known.push(printable(&entry.because));
@@ -163,6 +166,11 @@ impl<'a> Shown<'a> {
     }
 }
 
+/// The name of a unit as systemd's commands take it: it has backslashes of its own, each of which is escaped.
+fn unit_name(escaped: &str) -> String {
+    printable(escaped).replace(r"\\", r"\")
+}
+
 /// Who it was, and what came of it.
 fn victim(entry: &Entry) -> String {
     let processes = if entry.processes > 1 { format!(", {} processes", entry.processes) } else { String::new() };
@@ -202,7 +210,7 @@ fn write_summary(out: &mut impl Write, shown: &[Shown<'_>]) -> io::Result<()> {
         }
         let mut counts: Vec<_> = counts.into_iter().collect();
         counts.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-        let name = |name: &str| if name.is_empty() { "none".to_owned() } else { printable(name) };
+        let name = |name: &str| if name.is_empty() { "none".to_owned() } else { unit_name(name) };
         let mut text: Vec<_> = counts.iter().take(limit).map(|(key, n)| format!("{} {n}", name(key))).collect();
         if counts.len() > limit {
             text.push(format!("{} others", counts.len() - limit));

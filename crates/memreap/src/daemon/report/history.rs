@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use serde::{Deserialize, Serialize, Serializer};
 
 use super::record::{self, KillRecord};
@@ -79,9 +79,15 @@ impl History {
         }
     }
 
-    /// Renames the file when it has grown large, in place of the one that was renamed before, so that there
-    /// are never more than two; ends a line that was cut off.
+    /// Opens the file anew when it was removed or renamed, as by another daemon that writes to it. Renames it when it has
+    /// grown large, in place of the one that was renamed before, so that there are never more than two; ends a line that
+    /// was cut off.
     fn prepare(&mut self) -> io::Result<()> {
+        let named = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        let ours = rustix::fs::fstat(&self.file)?;
+        if !named.is_ok_and(|named| (named.st_dev, named.st_ino) == (ours.st_dev, ours.st_ino)) {
+            self.file = open(&self.dir, &self.name)?;
+        }
         let len = self.file.metadata()?.len();
         if len >= ROTATE_AT_BYTES {
             rustix::fs::renameat(&self.dir, &self.name, &self.dir, &self.rotated)?;

@@ -73,6 +73,39 @@ fn a_large_file_is_rotated_and_still_read() {
 }
 
 #[test]
+fn what_was_removed_or_renamed_is_not_written_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h");
+    let names = || read(&path, 9).unwrap().into_iter().map(|e| e.comm).collect::<Vec<_>>();
+    let mut history = History::open(&path).unwrap();
+    history.append(&kill("one")).unwrap();
+    fs::remove_file(&path).unwrap();
+    history.append(&kill("two")).unwrap();
+    assert_eq!(names(), ["two"]);
+    // As another daemon does with a large file.
+    let mut other = History::open(&path).unwrap();
+    fs::rename(&path, rotated(&path)).unwrap();
+    other.append(&kill("three")).unwrap();
+    history.append(&kill("four")).unwrap();
+    assert_eq!(names(), ["two", "three", "four"]);
+}
+
+#[test]
+fn two_daemons_rotate_a_file_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("h");
+    let mut histories = [(); 2].map(|()| History::open(&path).unwrap());
+    histories[0].append(&kill("first")).unwrap();
+    while histories[0].file.metadata().unwrap().len() < ROTATE_AT_BYTES {
+        histories[0].append(&kill("filler")).unwrap();
+    }
+    histories.iter_mut().for_each(|history| history.append(&kill("last")).unwrap());
+    let all = read(&path, usize::MAX).unwrap();
+    let last: Vec<_> = all.iter().rev().take(3).map(|entry| entry.comm.as_str()).collect();
+    assert_eq!((all[0].comm.as_str(), &last[..]), ("first", &["last", "last", "filler"][..]));
+}
+
+#[test]
 fn what_is_no_kill_is_skipped_and_what_is_no_file_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("h");
