@@ -2,6 +2,8 @@
 //! Whether the running kernel has those of this project's topics that `doctor` and the kill need, what it tells of
 //! memory, and sysctls for that.
 
+use rustix::thread::CapabilitySet;
+
 use crate::{Result, Root, read, text};
 
 /// A change to the kernel that this project brings. There are more, which nothing here asks for.
@@ -79,6 +81,17 @@ pub fn watermark_scale_factor(root: &Root) -> Result<Option<u64>> {
     sysctl(root, "vm/watermark_scale_factor")
 }
 
+/// Returns the effective capabilities of the calling thread, without those that have no effect in its user namespace:
+/// for CAP_SYS_NICE and CAP_IPC_LOCK the kernel asks whether the first one has given them. None if that cannot be read.
+pub fn capabilities(root: &Root) -> CapabilitySet {
+    let all = rustix::thread::capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    // The first user namespace maps all users to themselves.
+    let map = read::file(&root.proc().join("self/uid_map"), read::SMALL_FILE_BYTES).unwrap_or_default();
+    let is_first =
+        map.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).eq([&b"0"[..], b"0", b"4294967295"]);
+    if is_first { all } else { all - (CapabilitySet::SYS_NICE | CapabilitySet::IPC_LOCK) }
+}
+
 fn sysctl(root: &Root, name: &str) -> Result<Option<u64>> {
     let path = root.proc().join("sys").join(name);
     read::file_if_there(&path, read::SMALL_FILE_BYTES)?.map(|bytes| text::single_number(&path, &bytes)).transpose()
@@ -102,6 +115,24 @@ mod tests {
             assert_eq!(Topic::Expedite.is_on(&root).ok().flatten(), is_on);
         }
         assert!(Topic::Expedite.is_on(&root).is_err());
+    }
+
+    #[test]
+    fn what_has_no_effect_in_a_user_namespace_is_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::at(dir.path());
+        fs::create_dir_all(root.proc().join("self")).unwrap();
+        let file = root.proc().join("self/uid_map");
+        let effective = rustix::thread::capabilities(None).unwrap().effective;
+        let without = CapabilitySet::SYS_NICE | CapabilitySet::IPC_LOCK;
+        for (map, expected) in [
+            ("         0          0 4294967295\n", effective),
+            ("         0       1000          1\n", effective - without),
+            ("         0       1000          1\n         1     100000      65536\n", effective - without),
+        ] {
+            fs::write(&file, map).unwrap();
+            assert_eq!(capabilities(&root), expected, "{map}");
+        }
     }
 
     #[test]

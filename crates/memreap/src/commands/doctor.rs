@@ -14,7 +14,7 @@ use linux::psi::Pressure;
 use linux::release::Release;
 use linux::{Process, Root, pidfd, process, zram};
 use rustix::process::{Resource, getrlimit};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use crate::config::EARLY_WATERMARK_SCALE_FACTOR;
@@ -93,7 +93,7 @@ pub struct Probes {
     pub mrelease: bool,
     /// The flag of the topic `expedite`.
     pub expedite: bool,
-    /// The effective capabilities.
+    /// The capabilities that have an effect.
     pub capabilities: CapabilitySet,
     /// RLIMIT_MEMLOCK in bytes; `None` is no limit.
     pub memlock: Option<u64>,
@@ -107,7 +107,7 @@ impl Probes {
             proc: target::check_proc().is_ok(),
             mrelease: pidfd::mrelease_supported(),
             expedite: pidfd::expedite_supported(),
-            capabilities: capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective),
+            capabilities: features::capabilities(&Root::system()),
             memlock: getrlimit(Resource::Memlock).current,
         }
     }
@@ -171,7 +171,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
         findings.push(
             Check::new(name, purpose)
                 .either(probes.capabilities.contains(capability), "effective", "not effective")
-                .remedy("run as root, or give it to memreap (setcap, systemd's AmbientCapabilities=)"),
+                .remedy("run as root, not of a user namespace only, or give it to memreap (setcap, systemd's AmbientCapabilities=)"),
         );
     }
     findings.push(memlock(probes));

@@ -10,6 +10,7 @@ use landlock::{
     ABI, Access as _, AccessFs, AccessNet, Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetStatus,
     path_beneath_rules,
 };
+use linux::Root;
 use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::CapabilitySet;
@@ -94,7 +95,7 @@ pub fn lock_memory() -> io::Result<()> {
     let mut flags = MlockAllFlags::CURRENT | MlockAllFlags::ONFAULT;
     // Where there is a limit, later mappings would fail at it.
     let unlimited = getrlimit(Resource::Memlock).current.is_none()
-        || rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+        || linux::features::capabilities(&Root::system()).contains(CapabilitySet::IPC_LOCK);
     if unlimited {
         flags |= MlockAllFlags::FUTURE;
     }
