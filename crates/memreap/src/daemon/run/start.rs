@@ -104,10 +104,6 @@ fn open(mut config: Config, dry_run: bool) -> Result<Opened> {
             "works without cgroups, so no rule with a cgroup applies: v2 is not mounted (mount -t cgroup2 none \
              /sys/fs/cgroup)"
         )),
-        Ok(Some(hierarchy)) if !hierarchy.controls_memory => notifier.note(format_args!(
-            "no group and no limit of cgroups counts: the memory controller is not in {}",
-            linux::escape(&hierarchy.path)
-        )),
         Ok(Some(_)) => {}
     }
     let hierarchy = hierarchy.ok().flatten();
