@@ -169,7 +169,8 @@ impl Drop for Daemon {
 
 /// The lines that are no notes about what this kernel, or its user, does not have.
 fn without_notes(said: &str) -> Vec<&str> {
-    const NOTES: [&str; 10] = [
+    const NOTES: [&str; 11] = [
+        "works without cgroups, so no rule with a cgroup applies",
         "not exempt from the kernel's OOM killer",
         "not scheduled in real time",
         "other users' processes cannot be killed",
