@@ -62,6 +62,11 @@ fn a_hog_of_many_processes_dies_as_one_on_our_kernel() {
 }
 
 #[test]
+fn who_swaps_at_the_limit_of_a_cgroup_lives() {
+    run(Tree::Stock, &["fits"]);
+}
+
+#[test]
 fn shared_memory_is_back_soon_where_the_victim_has_1_percent_of_a_cpu() {
     boost(Tree::Stock, "cpu-1");
 }

@@ -49,6 +49,10 @@ const MANY_PROCESSES: u32 = 16;
 /// 44 pages are not. One or two belong to what it does when the kernel is late.
 const MAX_FETCHED_PAGES: u64 = 3;
 
+/// What a process has that fits, and how much of it may be in memory.
+const FITTING_BYTES: usize = 220 << 20;
+const FITTING_LIMIT_BYTES: u64 = 128 << 20;
+
 /// What a victim holds that hardly gets CPU time, in shared memory; with hogs, of which each second takes the emulator
 /// many, less.
 const SHARED_BYTES: usize = 256 << 20;
@@ -66,7 +70,7 @@ const PERIOD_MS: u64 = 100;
 const MAX_PERIODS: u64 = 4;
 
 /// `daemon one|many METHOD`: the hog is one process, or a cgroup of many; the method by which its memory must
-/// come back. `daemon cpu-1|nice-19`: the victim has a percent of the time of a CPU, or is at nice 19 beside two busy
+/// come back. `daemon fits`: a process swaps at the limit of its cgroup, and must not be killed. `daemon cpu-1|nice-19`: the victim has a percent of the time of a CPU, or is at nice 19 beside two busy
 /// processes. `daemon cpu-10-alone`: it has 10 %, and the daemon may not change that.
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let ran = match args.words[..] {
@@ -76,7 +80,8 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
         ["one", method] => defend(240 << 20, 1, method, out),
         // Larger than each process of the hog.
         ["many", method] => defend(96 << 20, MANY_PROCESSES, method, out),
-        _ => bail!("daemon: one|many expedite|mrelease, or cpu-1|cpu-10-alone|nice-19, not {:?}", args.words),
+        ["fits"] => spare_what_fits(out),
+        _ => bail!("daemon: one|many expedite|mrelease, or fits|cpu-1|cpu-10-alone|nice-19, not {:?}", args.words),
     };
     // They explain what the daemon did.
     for path in [LOG, HISTORY] {
@@ -144,6 +149,32 @@ fn defend(innocent_bytes: usize, hogs: u32, method: &str, out: &mut Reporter) ->
     ensure!(after > before, "{before} bytes were available and then {after}");
     // What it had in swap may come back a moment after the rest.
     ensure!(left > before + kill.bytes / 2, "{before} bytes were available and {left} in the end");
+    Ok(())
+}
+
+/// A process has more memory than its cgroup may have, and swap enough for the rest: the cgroup is at its limit all of
+/// the time, and nobody has to die.
+fn spare_what_fits(out: &mut Reporter) -> Result<()> {
+    swap::on(SWAP_BYTES)?;
+    let killed_by_kernel = counters::oom_kills()?;
+    let group = TemporaryCgroup::new("app", "memory")?;
+    group.set("memory.max", &FITTING_LIMIT_BYTES.to_string())?;
+    let daemon = Daemon::start(&[INNOCENT], "")?;
+    out.progress("a process swaps at its limit");
+    let fits = Child::fork(|| {
+        group.join()?;
+        grow("fits", 2, FITTING_BYTES, || {
+            thread::sleep(STEP_INTERVAL);
+            Ok(())
+        })?;
+        thread::sleep(QUIET_TIME);
+        Ok(())
+    })?;
+    ensure!(clock::within(TIMEOUT, CHECK_INTERVAL, || fits.has_ended())?, "it does not end");
+    let status = fits.wait()?;
+    let kills = daemon.end()?;
+    ensure!(status.exit_status() == Some(0) && kills.is_empty(), "{status:?}, {} kills", kills.len());
+    ensure!(counters::oom_kills()? == killed_by_kernel, "the kernel's OOM killer killed");
     Ok(())
 }
 

@@ -20,8 +20,9 @@ use crate::units::Size;
 
 /// Samples that are kept: at the shortest tick, more than the longest window.
 const MAX_SAMPLES: usize = 128;
-/// The kernel reports pressure when some task has stalled for memory for this long...
+/// The kernel reports pressure when some task has stalled for memory for this long, on up to so many CPUs, ...
 pub const REPORTED_STALL: Duration = Duration::from_millis(5);
+const REPORTED_STALL_CPUS: u32 = 8;
 /// ...within this window.
 pub const REPORT_WINDOW: Duration = Duration::from_millis(500);
 /// How often memory is sampled where there is no PSI.
@@ -31,6 +32,12 @@ const MIN_POLITE_TIME: Duration = Duration::from_millis(500);
 /// No faster is memory taken, for how long the daemon can rest before the polite level; and the longest rest.
 const MAX_RATE_BYTES_PER_SECOND: f64 = (4_u64 << 30) as f64;
 const MAX_POLITE_REST: Duration = Duration::from_secs(10);
+
+/// Returns [`REPORTED_STALL`] on a machine of so many CPUs: each that is busy takes its share of what one task's stall
+/// counts, and at the limit of a cgroup one task matters.
+pub fn reported_stall(cpus: usize) -> Duration {
+    REPORTED_STALL * REPORTED_STALL_CPUS / u32::try_from(cpus).unwrap_or(u32::MAX).max(REPORTED_STALL_CPUS)
+}
 
 macro_rules! thresholds {
     ($($(#[doc = $about:literal])+ $name:ident = $value:expr,)+) => {
@@ -236,11 +243,12 @@ impl Governor {
     }
 
     /// Whether there is no memory, however much of swap is free. MemAvailable alone does not tell: it is what is left
-    /// above the watermarks, which may be far up (vm.watermark_scale_factor).
+    /// above the watermarks, which may be far up (vm.watermark_scale_factor). A cgroup that swaps is always at its limit,
+    /// and to swap out takes nothing of it.
     fn none_is_left(&self) -> bool {
         let critical = self.critical_level();
         let last = times(critical, self.thresholds.no_memory_share);
-        self.samples.last().is_some_and(|now| now.available < critical && now.free < last)
+        self.samples.last().is_some_and(|now| !now.is_limit && now.available < critical && now.free < last)
     }
 
     /// Whether memory and swap are critical by then.

@@ -64,6 +64,8 @@ struct Proc {
 struct Made {
     id: u64,
     at: Duration,
+    /// It was in a limited cgroup.
+    is_limited: bool,
     /// How fast it grew; who did not is an innocent.
     rate: u64,
     headroom: u64,
@@ -113,6 +115,8 @@ struct Sim {
     slow: Duration,
     /// How many of the next choices are late.
     late: u32,
+    /// While the next victim is chosen, this one exits.
+    leaves: Option<u64>,
     /// The process that is chosen next exits at that moment, and a harmless one gets its PID.
     slips: bool,
     /// How much of a page compression saves; 1 is swap on a disk.
@@ -162,6 +166,7 @@ impl Sim {
             groups: Vec::new(),
             slow: Duration::ZERO,
             late: 0,
+            leaves: None,
             slips: false,
             saves,
             swap_bytes: SWAP_BYTES,
@@ -367,6 +372,9 @@ impl Observes for Sim {
     fn choose(&mut self, group: &Option<u64>, min_bytes: u64) -> Result<Handle, NoVictim> {
         self.searches += 1;
         self.read();
+        if let Some(id) = self.leaves.take() {
+            self.procs.retain(|p| p.id != id);
+        }
         if self.late > 0 {
             self.late -= 1;
             return Err(NoVictim::Late);
@@ -449,8 +457,9 @@ impl Kills for Sim {
 
     fn kill(&mut self, victim: Handle, _reason: Reason, before: Before, governor: &Governor) -> Option<Handle> {
         let killed = self.end(victim).then_some(victim);
-        if let Some(&Proc { id, rate, .. }) = self.find(victim) {
-            self.kills.push(Made { id, at: self.now, rate, headroom: governor.outlook().headroom, before });
+        if let Some(&Proc { id, rate, group, .. }) = self.find(victim) {
+            let is_limited = group.is_some();
+            self.kills.push(Made { id, at: self.now, is_limited, rate, headroom: governor.outlook().headroom, before });
         }
         killed
     }
@@ -461,8 +470,9 @@ impl Kills for Sim {
         let total = Sample { total: self.total, ..Sample::default() };
         let victim = self.choose(&None, total.min_victim_bytes()).ok()?;
         self.end(victim);
-        let rate = self.find(victim)?.rate;
-        self.kills.push(Made { id: victim.id, at: self.now, rate, headroom, before: Before::None });
+        let &Proc { rate, group, .. } = self.find(victim)?;
+        let is_limited = group.is_some();
+        self.kills.push(Made { id: victim.id, at: self.now, is_limited, rate, headroom, before: Before::None });
         Some(victim.bytes)
     }
 
@@ -554,7 +564,7 @@ impl Run {
             Next::After(pause) => Some(self.sim.now.saturating_add(pause)),
         };
         // The next kill may come at once.
-        let has_just_killed = self.sim.kills.last().is_some_and(|kill| self.sim.now - kill.at < S);
+        let has_just_killed = self.sim.kills.last().is_some_and(|kill| !kill.is_limited && self.sim.now - kill.at < S);
         assert!(!has_just_killed || !self.control_loop.may_wait(self.sim.now));
     }
 

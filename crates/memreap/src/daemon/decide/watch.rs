@@ -19,6 +19,9 @@ const KILL_INTERVAL: Duration = Duration::from_millis(200);
 pub(super) const SAME_SHORTAGE_WINDOW: Duration = Duration::from_secs(3);
 /// How often a victim is checked, and memory meanwhile.
 const VICTIM_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// When a choice took longer than this, memory is sampled again before the kill: what the choice waited for, memory, may
+/// be back.
+const MAX_CHOICE_TIME: Duration = VICTIM_CHECK_INTERVAL;
 /// How often the command that runs before a kill is asked whether it has ended.
 const BEFORE_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// So many kills in a row it can avert, until there was a kill or the shortage is over, ...
@@ -96,6 +99,8 @@ enum Step {
     To(Stage, Option<Duration>),
     /// The same at once, if it may still be killed.
     Recheck(Stage),
+    /// The reason to kill is gone since it was chosen.
+    Drop,
     Kill(Before),
     /// The reason to kill is gone since the command was asked.
     Avert(Before),
@@ -192,7 +197,7 @@ pub(super) struct Watch<W: World + ?Sized> {
     pub(super) last: Sample,
     state: State<W::Victim, W::Dying>,
     /// When a victim was last killed for it.
-    last_kill: Option<Duration>,
+    pub(super) last_kill: Option<Duration>,
     attempt: Option<Attempt>,
     failed: FailedKills,
     batch: Option<Batch>,
@@ -289,6 +294,9 @@ impl<W: World + ?Sized> Watch<W> {
                             Ok(victim) => {
                                 let pending = Pending { victim, reason, chosen: now, asked: false };
                                 self.state = State::Chosen { pending, stage: Stage::New };
+                                if world.now().saturating_sub(now) > MAX_CHOICE_TIME {
+                                    return Some(Duration::ZERO);
+                                }
                             }
                             Err(pause) => {
                                 self.state = State::Watching { from: now + pause };
@@ -361,6 +369,7 @@ impl<W: World + ?Sized> Watch<W> {
                                 None => self.attempt = None,
                             }
                         }
+                        Step::Drop => self.attempt = None,
                         Step::Kill(before) => self.kill(pending.victim, pending.reason, before, common, world),
                         Step::Avert(before) => {
                             self.averted = (self.averted_in_a_row(now) + 1, now);
@@ -494,6 +503,7 @@ impl<W: World + ?Sized> Watch<W> {
         let (now, settings) = (self.last.at, &common.settings);
         let is_reason_gone = !matches!(advice, Advice::Kill(_));
         match stage {
+            Stage::New if is_reason_gone && !self.governor.is_low() => Step::Drop,
             Stage::New => match self.ask_before(pending, settings, world) {
                 Ok(ticket) => {
                     let until = world.now() + settings.before_limit;

@@ -135,11 +135,13 @@ impl Limited {
         let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(machine.total);
         let current = self.current.parse(buffer, cgroup::amount)?;
         let stat = self.stat.parse(buffer, MemoryStat::parse)?;
-        let mut swap_free = 0;
+        let (mut swap_total, mut swap_free) = (0, 0);
         if let Some([max, used]) = &self.swap {
             let max = max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX);
+            let used = used.parse(buffer, cgroup::amount)?;
             // However much it may swap out, there is no more than the machine has.
-            swap_free = max.saturating_sub(used.parse(buffer, cgroup::amount)?).min(machine.swap_free);
+            swap_free = max.saturating_sub(used).min(machine.swap_free);
+            swap_total = used.saturating_add(swap_free);
         }
         // As the kernel estimates MemAvailable: half of the page cache is in use.
         let reclaimable = stat.file / 2 + stat.slab_reclaimable / 2;
@@ -149,6 +151,7 @@ impl Limited {
             available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
             free: limit.saturating_sub(current),
             // What is swapped out is not charged to this limit, wherever it goes.
+            swap_total,
             swap_free,
             ..stalls
         })

@@ -24,7 +24,7 @@ use crate::choice::Chooser;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::daemon::act::reapers::Reapers;
 use crate::daemon::decide::control_loop::ControlLoop;
-use crate::daemon::decide::governor::{BLIND_INTERVAL, REPORT_WINDOW, REPORTED_STALL};
+use crate::daemon::decide::governor::{BLIND_INTERVAL, REPORT_WINDOW, reported_stall};
 use crate::daemon::report::hook::Hook;
 use crate::daemon::report::notify::Notifier;
 use crate::exit::Exit;
@@ -212,9 +212,10 @@ fn whole_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
 
 /// Has the kernel report pressure.
 fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> Result<Trigger> {
+    let stall = reported_stall(std::thread::available_parallelism().map_or(1, usize::from));
     let trigger = |window| match (memory, hierarchy) {
-        (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, REPORTED_STALL, window),
-        _ => Trigger::new(root, REPORTED_STALL, window),
+        (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, stall, window),
+        _ => Trigger::new(root, stall, window),
     };
     Ok(trigger(REPORT_WINDOW).or_else(|_| trigger(UNPRIVILEGED_STALL_WINDOW))?)
 }

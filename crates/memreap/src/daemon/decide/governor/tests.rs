@@ -178,6 +178,27 @@ fn the_kernel_does_not_reclaim_early_at_the_limit_of_a_cgroup() {
 }
 
 #[test]
+fn at_a_limit_that_swaps_there_is_never_memory_left() {
+    // All tasks stall for a fifth of the time, and half of swap is free.
+    let swaps = |is_limit| {
+        stalling(S / 10, 0).map(move |sample| {
+            let stalled = Some([sample.at / 5; 2]);
+            Sample { is_limit, free: 0, swap_total: GIB, swap_free: GIB / 2, stalled, ..sample }
+        })
+    };
+    assert!(matches!(first_kill_by(Governor::new(Act::default()), swaps(false)), Some((_, Reason::Critical))));
+    assert_eq!(first_kill_by(Governor::new(Act::default()), swaps(true)), None);
+    let full = |sample| Sample { swap_free: 0, ..sample };
+    assert!(first_kill_by(Governor::new(Act::default()), swaps(true).map(full)).is_some());
+}
+
+#[test]
+fn one_task_that_stalls_is_reported_among_many_cpus() {
+    let ms = |cpus| reported_stall(cpus).as_secs_f64() * 1e3;
+    assert_eq!([1, 8, 16, 64, 512].map(ms), [5.0, 5.0, 2.5, 0.625, 0.078125]);
+}
+
+#[test]
 fn stalls_are_not_seen_where_only_the_reading_was_late() {
     // Tasks stall for 90 % of the time. After one sample in ten, the hypervisor took the CPU away for 60 ms before PSI
     // was read: that is from later than it seems, and the next sample from sooner after it.

@@ -724,6 +724,38 @@ fn a_limit_that_kills_again_and_again_does_not_keep_a_hog_elsewhere_alive() {
 }
 
 #[test]
+fn kills_at_a_limit_do_not_keep_other_limits_from_being_found() {
+    let mut run = Run::new(0.5, &Config::default());
+    run.sim.total = 64 * GIB;
+    let [_, mut worker] = run.sim.spawn_group(64 * MIB, 400 * MIB);
+    let group = run.sim.get(worker).unwrap().group;
+    while run.killed().len() < 10 {
+        run.pass(MOMENT);
+        assert!(run.control_loop.may_wait(run.sim.now), "{:?}", run.sim.now);
+        if run.sim.get(worker).is_none() {
+            worker = run.sim.spawn(MIB, 400 * MIB, u64::MAX);
+            run.sim.get(worker).unwrap().group = group;
+        }
+    }
+}
+
+#[test]
+fn nobody_dies_if_memory_is_back_when_a_slow_choice_is_made() {
+    for (milliseconds, killed) in [(100, false), (0, true)] {
+        let mut run = Run::new(0.5, &Config::default());
+        let steady = run.sim.spawn(400 * MIB, 0, 0);
+        let hog = run.sim.spawn(300 * MIB, 400 * MIB, u64::MAX);
+        (run.sim.slow, run.sim.leaves) = (Duration::from_millis(milliseconds), Some(hog));
+        while run.sim.leaves.is_some() {
+            run.pass(MOMENT);
+        }
+        run.pass(20 * S);
+        // A choice that takes no time is judged by the sample that it was made for.
+        assert_eq!(run.killed(), if killed { vec![steady] } else { vec![] });
+    }
+}
+
+#[test]
 fn a_kill_whose_cgroup_is_removed_is_told() {
     let mut run = Run::new(0.5, &Config::default());
     let [_, hog] = run.sim.spawn_group(256 * MIB, 200 * MIB);
