@@ -231,6 +231,7 @@ impl Server {
     }
 
     /// Accepts and answers clients, a limited number of them, without waiting.
+    #[inline(never)] // What it has on the stack is not the event loop's.
     pub fn serve(&mut self, metrics: &Metrics) {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         for _ in 0..MAX_ROUNDS_PER_CALL {

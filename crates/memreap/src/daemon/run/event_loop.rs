@@ -134,6 +134,7 @@ impl Daemon {
 
     /// Watches cgroups that are close to their limit, and no longer those that are not. They come and go at any
     /// time, but they matter only under pressure, and a cgroup's pressure is part of the machine's.
+    #[inline(never)] // What it has on the stack is not the loop's.
     pub(super) fn find_limits(&mut self) {
         if !self.system.limit_search_is_due() {
             return;
@@ -145,6 +146,7 @@ impl Daemon {
     }
 
     /// Takes a new configuration, or keeps the old one when the new one is wrong.
+    #[inline(never)] // As above.
     fn reload(&mut self) {
         self.system.notifier.reloading();
         let path = self.system.config().path.clone();
