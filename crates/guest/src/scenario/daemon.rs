@@ -70,8 +70,9 @@ const PERIOD_MS: u64 = 100;
 const MAX_PERIODS: u64 = 4;
 
 /// `daemon one|many METHOD`: the hog is one process, or a cgroup of many; the method by which its memory must
-/// come back. `daemon fits`: a process swaps at the limit of its cgroup, and must not be killed. `daemon cpu-1|nice-19`: the victim has a percent of the time of a CPU, or is at nice 19 beside two busy
-/// processes. `daemon cpu-10-alone`: it has 10 %, and the daemon may not change that.
+/// come back. `daemon fits`: a process swaps at the limit of its cgroup, and must not be killed. `daemon
+/// cpu-1|nice-19`: the victim has a percent of the time of a CPU, or is at nice 19 beside two busy processes.
+/// `daemon cpu-10-alone`: it has 10 %, and the daemon may not change that.
 pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
     let ran = match args.words[..] {
         ["cpu-1"] => exit_in_time(Slow { cpu_max: "1000 100000", nice: 0, boosted: true }, out),

@@ -171,7 +171,7 @@ pub fn examine(root: &Root, probes: &Probes) -> Vec<Finding> {
         findings.push(
             Check::new(name, purpose)
                 .either(probes.capabilities.contains(capability), "effective", "not effective")
-                .remedy("run as root, not of a user namespace only, or give it to memreap (setcap, systemd's AmbientCapabilities=)"),
+                .remedy("run as the machine's root, or give it to memreap (setcap, systemd's AmbientCapabilities=)"),
         );
     }
     findings.push(memlock(probes));

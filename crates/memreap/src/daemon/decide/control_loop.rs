@@ -108,8 +108,8 @@ impl<W: World + ?Sized> ControlLoop<W> {
         self.all().for_each(|watch| watch.give_up(Ending::Late, world));
     }
 
-    /// Whether there is time for what may wait for memory: for all memory no kill is imminent, and none was just now. At a
-    /// limit it can be so for ever.
+    /// Whether there is time for what may wait for memory: for all memory no kill is imminent, and none was just now.
+    /// At a limit it can be so for ever.
     pub fn may_wait(&self, now: Duration) -> bool {
         self.governor().danger() != Danger::Imminent
             && self.whole.last_kill.is_none_or(|at| now.saturating_sub(at) >= SAME_SHORTAGE_WINDOW)

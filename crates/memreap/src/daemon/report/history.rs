@@ -79,9 +79,9 @@ impl History {
         }
     }
 
-    /// Opens the file anew when it was removed or renamed, as by another daemon that writes to it. Renames it when it has
-    /// grown large, in place of the one that was renamed before, so that there are never more than two; ends a line that
-    /// was cut off.
+    /// Opens the file anew when it was removed or renamed, as by another daemon that writes to it. Renames it when it
+    /// has grown large, in place of the one that was renamed before, so that there are never more than two; ends a line
+    /// that was cut off.
     fn prepare(&mut self) -> io::Result<()> {
         let named = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
         let ours = rustix::fs::fstat(&self.file)?;
