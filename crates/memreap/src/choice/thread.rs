@@ -43,6 +43,8 @@ const COMMAND_LINE_INTERVAL: Duration = Duration::from_secs(2);
 const MAX_YOUNG_AGE: Duration = Duration::from_millis(100);
 /// An older choice is not used.
 const MAX_AHEAD_AGE: Duration = Duration::from_secs(15);
+/// An older group is not killed as a whole: a little more than from one choice in advance to the next.
+const MAX_GROUP_AGE: Duration = Duration::from_secs(3);
 const STACK_BYTES: usize = 256 << 10;
 
 /// How close a kill is.
@@ -211,7 +213,7 @@ impl ChooserThread {
             .filter(|(when, choice)| when.elapsed() < MAX_AHEAD_AGE && choice.is_still_good(min_bytes))
             // Another one that must not be killed may share the memory by now.
             .filter(|(_, choice)| choice.gives_back_alone())
-            .map(|(_, choice)| choice.with_unchanged_group())
+            .map(|(when, choice)| choice.with_group_of(when.elapsed()))
             .ok_or(NoVictim::Late)
     }
 
@@ -455,10 +457,11 @@ fn interval(danger: Danger, took: Duration) -> Duration {
 }
 
 impl Choice {
-    /// Returns it without its group, if that has changed: one that must not be killed may have joined. Does not wait.
-    pub fn with_unchanged_group(mut self) -> Self {
+    /// Returns it without its group, if that was found too long ago, or has changed: one that must not be killed may have
+    /// joined, or may be exempt by now. Does not wait.
+    pub fn with_group_of(mut self, age: Duration) -> Self {
         if let Some(group) = &mut self.group {
-            group.expendable &= self.leaf.as_ref().is_some_and(Leaf::is_unchanged);
+            group.expendable &= age < MAX_GROUP_AGE && self.leaf.as_ref().is_some_and(Leaf::is_unchanged);
         }
         self
     }

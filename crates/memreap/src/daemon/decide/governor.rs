@@ -244,7 +244,7 @@ impl Governor {
 
     /// Whether there is no memory, however much of swap is free. MemAvailable alone does not tell: it is what is left
     /// above the watermarks, which may be far up (vm.watermark_scale_factor). A cgroup that swaps is always at its
-    /// limit, and to swap out takes nothing of it.
+    /// limit.
     fn none_is_left(&self) -> bool {
         let critical = self.critical_level();
         let last = times(critical, self.thresholds.no_memory_share);

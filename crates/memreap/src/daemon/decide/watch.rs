@@ -240,7 +240,7 @@ impl<W: World + ?Sized> Watch<W> {
             && self.governor.last().is_some_and(|sample| sample.available >= self.governor.relief_level())
     }
 
-    /// Takes a sample and acts on it. Returns the time until the next sample; `None` to wait for pressure.
+    /// Takes a sample and acts on it, again at once if need be. Returns the time until the next sample; `None` to wait for pressure.
     ///
     /// # Errors
     /// When memory cannot be read.
@@ -250,9 +250,14 @@ impl<W: World + ?Sized> Watch<W> {
         common: &mut Common,
         world: &mut W,
     ) -> Result<Option<Duration>, Gone> {
-        let sample = world.sample(&self.memory)?;
-        self.last = sample;
-        Ok(self.act_on(&sample, from_others, common, world))
+        loop {
+            let sample = world.sample(&self.memory)?;
+            self.last = sample;
+            match self.act_on(&sample, from_others, common, world) {
+                Some(Duration::ZERO) => {}
+                pause => return Ok(pause),
+            }
+        }
     }
 
     fn act_on(

@@ -114,8 +114,8 @@ impl Daemon {
             }
             next = self.control_loop.step(&mut self.system);
             self.system.notifier.set_outlook(self.control_loop.governor().outlook());
-            // To write the history may wait for memory, so it has to wait until the last kill is long ago. But a rest
-            // can begin a moment before that, and last until the next pressure: then it is written now.
+            // To write the history may wait for memory, so it has to wait until the last kill for all memory is long
+            // ago. But a rest can begin a moment before that, and last until the next pressure: then it is written now.
             let may_wait = next == Next::Rest || self.control_loop.may_wait(self.system.now());
             if may_wait {
                 self.system.notifier.write_history();

@@ -54,7 +54,8 @@ pub struct Limited {
     max: Source,
     current: Source,
     stat: Source,
-    swap: Option<[Source; 2]>,
+    /// What it may have in swap, and has; the same of those above it that have such a limit.
+    swap: Vec<[Source; 2]>,
     pressure: Option<Source>,
     /// The machine's: the total when the limit is removed, and the swap that there is.
     meminfo: Source,
@@ -111,13 +112,17 @@ impl Limited {
         if max.parse(buffer, cgroup::limit)?.is_none_or(|limit| limit >= machine_bytes) {
             return Ok(None);
         }
-        let swap = match (
-            Source::open_if_there(dir.join("memory.swap.max"))?,
-            Source::open_if_there(dir.join("memory.swap.current"))?,
-        ) {
-            (Some(max), Some(current)) => Some([max, current]),
-            _ => None,
-        };
+        // What those above it may have in swap is a limit for it, too.
+        let mut swap = Vec::new();
+        for dir in dir.ancestors().take_while(|dir| dir.starts_with(&hierarchy.path)) {
+            let [max, current] = ["memory.swap.max", "memory.swap.current"].map(|name| dir.join(name));
+            let (Some(max), Some(current)) = (Source::open_if_there(max)?, Source::open_if_there(current)?) else {
+                continue;
+            };
+            if swap.is_empty() || max.parse(buffer, cgroup::limit)?.is_some() {
+                swap.push([max, current]);
+            }
+        }
         Ok(Some(Self {
             path: path.to_owned(),
             max,
@@ -135,13 +140,13 @@ impl Limited {
         let limit = self.max.parse(buffer, cgroup::limit)?.unwrap_or(machine.total);
         let current = self.current.parse(buffer, cgroup::amount)?;
         let stat = self.stat.parse(buffer, MemoryStat::parse)?;
-        let (mut swap_total, mut swap_free) = (0, 0);
-        if let Some([max, used]) = &self.swap {
+        // However much it may swap out, there is no more than the machine has.
+        let (mut swapped, mut swap_free) = (0, if self.swap.is_empty() { 0 } else { machine.swap_free });
+        for [max, used] in self.swap.iter().rev() {
             let max = max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX);
-            let used = used.parse(buffer, cgroup::amount)?;
-            // However much it may swap out, there is no more than the machine has.
-            swap_free = max.saturating_sub(used).min(machine.swap_free);
-            swap_total = used.saturating_add(swap_free);
+            // At last its own.
+            swapped = used.parse(buffer, cgroup::amount)?;
+            swap_free = swap_free.min(max.saturating_sub(swapped));
         }
         // As the kernel estimates MemAvailable: half of the page cache is in use.
         let reclaimable = stat.file / 2 + stat.slab_reclaimable / 2;
@@ -150,8 +155,8 @@ impl Limited {
             is_limit: true,
             available: limit.saturating_sub(current).saturating_add(reclaimable).min(limit),
             free: limit.saturating_sub(current),
-            // What is swapped out is not charged to this limit, wherever it goes.
-            swap_total,
+            // What is swapped out is not charged to this limit, unless it is to zswap.
+            swap_total: swapped.saturating_add(swap_free),
             swap_free,
             ..stalls
         })
@@ -281,8 +286,24 @@ mod tests {
             write("memory.swap.max", format!("{max}\n"));
             write("memory.swap.current", "0\n".to_owned());
             let sample = open("838860800").unwrap().sample(Instant::now(), &mut [0; 512]).unwrap();
-            assert_eq!(sample.swap_free, free * MIB, "{max} {of_machine}");
+            assert_eq!((sample.swap_total, sample.swap_free), (free * MIB, free * MIB), "{max} {of_machine}");
         }
+        // Nor more than one above it has.
+        write("memory.swap.max", format!("{}\n", 90 * MIB));
+        write("memory.swap.current", format!("{}\n", 30 * MIB));
+        fs::create_dir(dir.path().join("below")).unwrap();
+        for (file, text) in [
+            ("memory.max", 800 * MIB),
+            ("memory.current", 700 * MIB),
+            ("memory.swap.max", 80 * MIB),
+            ("memory.swap.current", 10 * MIB),
+        ] {
+            write(&format!("below/{file}"), format!("{text}\n"));
+        }
+        write("below/memory.stat", "anon 1\n".to_owned());
+        let below = Limited::open(&root, &hierarchy, Path::new("/below"), &mut [0; 512]).unwrap().unwrap();
+        let sample = below.sample(Instant::now(), &mut [0; 512]).unwrap();
+        assert_eq!((sample.swap_total, sample.swap_free), (70 * MIB, 60 * MIB));
         // The machine's memory runs out first, and there may be more of it later.
         for none in ["max", "4294967296", "8589934592"] {
             assert!(open(none).is_none(), "{none}");

@@ -294,7 +294,7 @@ impl Observes for System {
         match self.chooser.recheck(victim.pid) {
             Ok(now) if victim.pidfd.is_alive().unwrap_or(false) => Some(now),
             // As a victim that was chosen in advance.
-            Err(NoVictim::Late) => Some(victim.with_unchanged_group()).filter(|victim| victim.is_still_good(0)),
+            Err(NoVictim::Late) => Some(victim.with_group_of(age)).filter(|victim| victim.is_still_good(0)),
             // One that exits has given up its memory already, and is not chosen: to kill it does no harm, and says when
             // its memory is back.
             _ => Some(victim).filter(|v| has_left_memory(&self.scan, v.pid)),
