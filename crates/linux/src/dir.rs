@@ -91,8 +91,8 @@ impl Dir {
     ///
     /// # Errors
     /// When there is none, or it may not be read.
-    pub fn open_file(&self, name: &CStr) -> std::result::Result<OwnedFd, Failure> {
-        Ok(read::open_at(&self.0, name)?)
+    pub fn open_file(&self, name: &CStr) -> std::result::Result<OpenFile, Failure> {
+        Ok(OpenFile(read::open_at(&self.0, name)?))
     }
 
     /// Calls `each` with the lines of a file, without their ends, until it returns false, and up to one that does not
@@ -222,6 +222,20 @@ impl Dir {
                 got => len += got,
             }
         }
+    }
+}
+
+/// A file that stays open. As [`Source`](crate::Source), without its path, so that opening it allocates nothing either.
+#[derive(Debug)]
+pub struct OpenFile(OwnedFd);
+
+impl OpenFile {
+    /// Reads all that it says now.
+    ///
+    /// # Errors
+    /// When it cannot be read; [`Failure::Malformed`] when it has as many bytes as `buffer` or more.
+    pub fn read<'b>(&self, buffer: &'b mut [u8]) -> std::result::Result<&'b [u8], Failure> {
+        read::again(&self.0, buffer)?.ok_or(Failure::Malformed)
     }
 }
 

@@ -58,6 +58,19 @@ pub(crate) fn some(file: impl AsFd, buffer: &mut [u8]) -> std::result::Result<us
     retry_on_intr(|| rustix::io::read(&file, &mut *buffer))
 }
 
+/// Reads all that an open file says now, from its beginning; `None` when that does not fit into `buffer` with a byte to
+/// spare. Allocates nothing.
+pub(crate) fn again(file: impl AsFd, buffer: &mut [u8]) -> std::result::Result<Option<&[u8]>, Errno> {
+    let mut len = 0;
+    loop {
+        match retry_on_intr(|| rustix::io::pread(&file, &mut buffer[len..], len as u64))? {
+            0 if len == buffer.len() => return Ok(None),
+            0 => return Ok(Some(&buffer[..len])),
+            got => len += got,
+        }
+    }
+}
+
 /// As [`file()`], for a file in an open directory. More than `limit` bytes are cut off.
 pub(crate) fn up_to_at(dir: impl AsFd, name: &CStr, limit: usize) -> std::result::Result<Vec<u8>, Errno> {
     up_to(open_at(dir, name)?, limit)

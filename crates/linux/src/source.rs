@@ -48,16 +48,8 @@ impl Source {
     /// When it cannot be read (ENODEV when its cgroup or device is gone), has as many bytes as
     /// `buffer` or more, and what `parse` says.
     pub fn parse<T>(&self, buffer: &mut [u8], parse: impl FnOnce(&Path, &[u8]) -> Result<T>) -> Result<T> {
-        let mut len = 0;
-        loop {
-            match rustix::io::pread(&self.fd, &mut buffer[len..], len as u64) {
-                Ok(0) if len == buffer.len() => return Err(Error::io(&self.path, Errno::FBIG)),
-                Ok(0) => return parse(&self.path, &buffer[..len]),
-                Ok(got) => len += got,
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Error::io(&self.path, errno)),
-            }
-        }
+        let bytes = read::again(&self.fd, buffer).and_then(|bytes| bytes.ok_or(Errno::FBIG));
+        parse(&self.path, bytes.map_err(|errno| Error::io(&self.path, errno))?)
     }
 }
 

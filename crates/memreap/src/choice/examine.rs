@@ -17,8 +17,7 @@ use super::page_sample::Sizes;
 use super::readers::{MAX_COMMAND_LINE_BYTES, Readers};
 use super::result::{CommandLine, Cost};
 use super::table::{Counters, DYING_TIME, Reading, SystemConstants};
-use crate::policy::pattern::without_padding;
-use crate::policy::{Exe, Policy, Subject, Verdict};
+use crate::policy::{Exe, Policy, Subject, Verdict, without_padding};
 
 /// How long reading a command line may take. Most are known before a victim is needed.
 const COMMAND_LINE_TIMEOUT: Duration = Duration::from_millis(20);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! A cgroup that may be killed as a whole, and whether the same processes are still in it.
 
-use std::os::fd::OwnedFd;
-
 use linux::cgroup::Cgroup;
+use linux::dir::OpenFile;
 use linux::{Pid, scan};
 
 use super::groups;
@@ -17,7 +16,7 @@ const MAX_PROCS_BYTES: usize = 8 * MAX_GROUP_MEMBERS + 1;
 pub struct Leaf {
     cgroup: Cgroup,
     /// Its cgroup.procs, open, and a hash of who was in it; `None` when there are processes below it as well.
-    procs: Option<(OwnedFd, u64)>,
+    procs: Option<(OpenFile, u64)>,
 }
 
 impl Leaf {
@@ -36,16 +35,8 @@ impl Leaf {
     /// nothing for that, so it does not wait when memory is short.
     pub fn is_unchanged(&self) -> bool {
         let Some((file, before)) = &self.procs else { return false };
-        let mut text = [0; MAX_PROCS_BYTES];
-        let mut len = 0;
-        while len < text.len() {
-            match rustix::io::pread(file, &mut text[len..], len as u64) {
-                Ok(0) => return hash(scan::ids(&text[..len])) == *before && self.cgroup.dir().is_leaf(),
-                Ok(more) => len += more,
-                Err(_) => return false,
-            }
-        }
-        false
+        let is_same = |text: &[u8]| hash(scan::ids(text)) == *before;
+        file.read(&mut [0; MAX_PROCS_BYTES]).is_ok_and(is_same) && self.cgroup.dir().is_leaf()
     }
 
     /// Returns the cgroup.

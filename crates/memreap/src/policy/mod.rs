@@ -2,7 +2,7 @@
 //! Decides about a process: whether it must never be killed, or how much its memory counts. Nothing here
 //! reads a file, and judging does not allocate.
 
-pub(crate) mod pattern;
+mod pattern;
 
 use std::ops::RangeInclusive;
 
@@ -12,6 +12,7 @@ use linux::cgroup::OomPreference;
 use crate::kill::SignalFirst;
 
 pub use pattern::Pattern;
+pub(crate) use pattern::without_padding;
 
 /// How much oom_score_adj can add to a process's memory, in multiples of what it holds. The kernel has no
 /// such limit, and kills processes that hold nothing if only their oom_score_adj is high enough.

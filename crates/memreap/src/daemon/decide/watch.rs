@@ -240,7 +240,8 @@ impl<W: World + ?Sized> Watch<W> {
             && self.governor.last().is_some_and(|sample| sample.available >= self.governor.relief_level())
     }
 
-    /// Takes a sample and acts on it, again at once if need be. Returns the time until the next sample; `None` to wait for pressure.
+    /// Takes a sample and acts on it, again at once if need be. Returns the time until the next sample; `None` to wait
+    /// for pressure.
     ///
     /// # Errors
     /// When memory cannot be read.

@@ -104,21 +104,20 @@ fn open(mut config: Config, dry_run: bool) -> Result<Opened> {
             "works without cgroups, so no rule with a cgroup applies: v2 is not mounted (mount -t cgroup2 none \
              /sys/fs/cgroup)"
         )),
-        Ok(Some(_)) => {}
-    }
-    let hierarchy = hierarchy.ok().flatten();
-    if let Some(hierarchy) = &hierarchy {
-        let outside = hierarchy.processes_outside(&root)?;
-        notifier.metrics.outside = outside;
-        if outside > 0 {
-            notifier.warning(format_args!(
-                "{outside} processes are in cgroups that are not below {}: no rule with a cgroup, no group \
-                 and no limit applies to them (run in the host's cgroup namespace, or mount its \
-                 /sys/fs/cgroup there)",
-                linux::escape(&hierarchy.path)
-            ));
+        Ok(Some(hierarchy)) => {
+            let outside = hierarchy.processes_outside(&root)?;
+            notifier.metrics.outside = outside;
+            if outside > 0 {
+                notifier.warning(format_args!(
+                    "{outside} processes are in cgroups that are not below {}: no rule with a cgroup, no group \
+                     and no limit applies to them (run in the host's cgroup namespace, or mount its \
+                     /sys/fs/cgroup there)",
+                    linux::escape(&hierarchy.path)
+                ));
+            }
         }
     }
+    let hierarchy = hierarchy.ok().flatten();
     let whole = whole_memory(&root, hierarchy.as_ref())?;
     fit_to_machine(&mut config, &whole);
     let trigger = psi_trigger(&root, hierarchy.as_ref(), &whole);
