@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Scheduling: the policy of a thread, the CPUs that it may use, and how many CPUs there are.
 
-use std::{fs, io};
+use std::io;
 
 use anyhow::{Context as _, Result};
+use linux::Root;
 use rustix::thread::CpuSet;
 
 /// Sets the calling thread's scheduling policy.
@@ -29,19 +30,5 @@ pub fn pin(cpu: usize) -> Result<()> {
 /// # Errors
 /// When sysfs has no list of them.
 pub fn online_cpus() -> Result<usize> {
-    const ONLINE: &str = "/sys/devices/system/cpu/online";
-    let text = fs::read_to_string(ONLINE).context(ONLINE)?;
-    // CPUs are numbered without gaps in a guest.
-    let last = text.trim().rsplit(['-', ',']).next().and_then(|number| number.parse::<usize>().ok());
-    Ok(last.with_context(|| format!("{ONLINE}: {text}"))? + 1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn there_are_as_many_cpus_as_this_process_may_use_or_more() {
-        assert!(online_cpus().unwrap() >= std::thread::available_parallelism().unwrap().get());
-    }
+    linux::sched::online_cpus(&Root::system()).context("the list of CPUs in /sys")
 }

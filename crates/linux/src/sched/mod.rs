@@ -1,16 +1,36 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! How a thread is scheduled: sched_setscheduler(2), sched_getscheduler(2) and setpriority(2).
+//! How a thread is scheduled: sched_setscheduler(2), sched_getscheduler(2) and setpriority(2); and on how many
+//! CPUs.
 //!
 //! The calls themselves, not the C library's functions: those of musl return ENOSYS without asking the
 //! kernel, because POSIX means processes where Linux means threads.
 
 mod threads;
 
-use std::io;
+use std::{fs, io};
 
 use rustix::io::Errno;
 
 pub use threads::Threads;
+
+use crate::Root;
+
+/// The number of CPUs that are online, also those that this process may not use; `None` where sysfs does not
+/// tell.
+///
+/// Not what `available_parallelism()` returns: that respects the affinity and the CPU limit of the caller.
+pub fn online_cpus(root: &Root) -> Option<usize> {
+    count(&fs::read_to_string(root.sys().join("devices/system/cpu/online")).ok()?)
+}
+
+/// Counts the numbers in a list of ranges, such as `0-3,6`.
+fn count(list: &str) -> Option<usize> {
+    let size = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        (last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)?).checked_add(1)
+    };
+    list.trim_end().split(',').map(size).sum()
+}
 
 /// Returns the policy of a thread, or of the calling one if `tid` is 0, with `SCHED_RESET_ON_FORK` if it has
 /// that.
@@ -50,9 +70,21 @@ fn answer(ret: libc::c_long) -> Result<i32, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, thread};
+    use std::thread;
 
     use super::*;
+
+    #[test]
+    fn cpus_are_counted_that_this_process_may_not_use() {
+        assert_eq!(["0", "0-3\n", "0,2-3,7-8\n"].map(count), [Some(1), Some(4), Some(5)]);
+        assert_eq!(["", "\n", "3-1", "a", "0-", "0-18446744073709551615"].map(count), [None; 6]);
+        let all = online_cpus(&Root::system()).unwrap();
+        assert!(all >= thread::available_parallelism().unwrap().get());
+        let mut one = rustix::thread::CpuSet::new();
+        one.set(rustix::thread::sched_getcpu());
+        let pinned = move || rustix::thread::sched_setaffinity(None, &one).map(|()| online_cpus(&Root::system()));
+        assert_eq!(thread::spawn(pinned).join().unwrap(), Ok(Some(all)));
+    }
 
     /// The policy as /proc/thread-self/stat has it, its field 41.
     fn in_proc() -> i32 {

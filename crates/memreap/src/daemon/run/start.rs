@@ -211,7 +211,7 @@ fn whole_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
 
 /// Has the kernel report pressure.
 fn psi_trigger(root: &Root, hierarchy: Option<&Hierarchy>, memory: &Memory) -> Result<Trigger> {
-    let stall = reported_stall(std::thread::available_parallelism().map_or(1, usize::from));
+    let stall = reported_stall(linux::sched::online_cpus(root).unwrap_or(1));
     let trigger = |window| match (memory, hierarchy) {
         (Memory::Limited(_), Some(h)) => Trigger::on_cgroup(&h.path, stall, window),
         _ => Trigger::new(root, stall, window),
