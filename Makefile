@@ -2,7 +2,8 @@
 # The two commands of the project are `make demo` and `make test`; everything they do is done
 # by the lab, a Rust program: `cargo run --release -p lab -- --help`.
 
-LAB = cargo run --quiet --release -p lab --
+# The first time the lab itself takes minutes to compile, which cargo then shows.
+LAB = cargo run $(if $(wildcard target/release/lab),--quiet) --release -p lab --
 
 # What `make demo` compares, and in how many pairs of boots; `lab ab` without a name takes all there is.
 SCENARIOS ?= storm-phone memcg-exit reap release
