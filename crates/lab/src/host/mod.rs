@@ -11,9 +11,10 @@ mod packages;
 mod process;
 
 pub use files::{Staging, copy_file, files_below, lock, made_once, remove_any, remove_older, write_atomically};
-pub use interrupt::{allow_many_files, exit_cleanly_on_interrupt};
+pub use interrupt::{allow_many_files, end_children, exit_cleanly_on_interrupt};
 pub use packages::{
     HOSTED_TEST_PACKAGES, KERNEL_BUILD_PACKAGES, KERNEL_DEB_PACKAGES, LINT_PACKAGES, Pkg, Probe, SERIES_PACKAGES,
     SOURCE_PACKAGES, as_root, cross_packages, ensure_packages, find_tool, guest_packages, refresh_apt_lists,
+    shared_libraries,
 };
 pub use process::{Child, command_text, cpus, output, run_logged, run_step, shell_quoted, spawn, tail, tool};

@@ -3,13 +3,19 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 
 use super::process::{output, run_step};
 use crate::arch::Arch;
 use crate::context::Context;
 use crate::progress::Step;
+
+/// How long to wait for another apt, and how often to look.
+const APT_LOCK_TIMEOUT: Duration = Duration::from_secs(120);
+const APT_LOCK_PAUSE: Duration = Duration::from_secs(1);
 
 /// A Debian package, and how to detect its content, which may also have been installed in another way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +31,8 @@ pub struct Pkg {
 pub enum Probe {
     /// A program in `PATH`.
     Tool(&'static str),
+    /// A program in `PATH` that needs no shared libraries, so that it runs in a guest.
+    StaticTool(&'static str),
     /// A file or folder, by its absolute path.
     File(&'static str),
 }
@@ -39,6 +47,9 @@ impl Pkg {
     pub fn is_present(&self) -> bool {
         match self.probe {
             Probe::Tool(tool) => find_tool(tool).is_some(),
+            Probe::StaticTool(tool) => {
+                find_tool(tool).is_some_and(|file| shared_libraries(&file).is_ok_and(|needed| needed.is_empty()))
+            }
             Probe::File(path) => Path::new(path).exists(),
         }
     }
@@ -60,6 +71,8 @@ pub const KERNEL_BUILD_PACKAGES: &[Pkg] = &[
     Pkg::tool("xz-utils", "xz"),
     Pkg::tool("ccache", "ccache"),
     Pkg::tool("patch", "patch"),
+    // Reads what KUnit prints.
+    Pkg::tool("python3", "python3"),
 ];
 
 /// What the kernel's `bindeb-pkg` needs besides.
@@ -69,7 +82,6 @@ pub const KERNEL_DEB_PACKAGES: &[Pkg] = &[
     Pkg::tool("rsync", "rsync"),
     // The key that signs modules.
     Pkg::tool("openssl", "openssl"),
-    Pkg::tool("python3", "python3"),
 ];
 
 /// The packages for unpacking the kernel's source, besides apt.
@@ -81,7 +93,8 @@ pub const SERIES_PACKAGES: &[Pkg] = &[Pkg::tool("git", "git"), Pkg::tool("patch"
 
 /// Returns the packages for booting guests.
 pub fn guest_packages(arch: Arch) -> &'static [Pkg] {
-    const BUSYBOX: Pkg = Pkg::tool("busybox-static", "busybox");
+    // Debian's package busybox, which most machines have, is not static. apt replaces it by this one.
+    const BUSYBOX: Pkg = Pkg { name: "busybox-static", probe: Probe::StaticTool("busybox") };
     const X86: &[Pkg] = &[Pkg::tool("qemu-system-x86", "qemu-system-x86_64"), BUSYBOX];
     const ARM: &[Pkg] = &[Pkg::tool("qemu-system-arm", "qemu-system-aarch64"), BUSYBOX];
     if arch.is_x86() { X86 } else { ARM }
@@ -113,6 +126,27 @@ pub fn find_tool(tool: &str) -> Option<PathBuf> {
         .chain([PathBuf::from("/usr/sbin"), PathBuf::from("/sbin")])
         .map(|folder| folder.join(tool))
         .find(|file| file.is_file())
+}
+
+/// Returns the shared libraries that a program of this machine needs, by their paths; none if it is static.
+///
+/// # Errors
+/// When one of them is missing.
+pub fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let Ok(listing) = output(Command::new("ldd").arg(program)) else {
+        // ldd fails for static executables ("not a dynamic executable").
+        return Ok(Vec::new());
+    };
+    let mut libraries = Vec::new();
+    for line in listing.lines().map(str::trim) {
+        ensure!(!line.ends_with("not found"), "{}: a library is missing: {line}", program.display());
+        // `libc.so.6 => /lib/libc.so.6 (0x7f..)`, `/lib64/ld-linux-x86-64.so.2 (0x7f..)`.
+        let path = line.split(" => ").last().and_then(|p| p.split(" (").next()).unwrap_or(line);
+        if path.starts_with('/') {
+            libraries.push(PathBuf::from(path));
+        }
+    }
+    Ok(libraries)
 }
 
 /// Installs the missing ones of `packages`, as root or through sudo.
@@ -162,16 +196,29 @@ pub fn refresh_apt_lists(ctx: &Context) -> Result<bool> {
 }
 
 fn run_apt(step: &Step, log: &Path, args: &[&str]) -> Result<()> {
-    let mut apt = apt().context("no apt-get here, or no right to use it")?;
-    run_step(step, apt.args(args), log)
+    unlocked(step, || run_step(step, apt().context("no apt-get here, or no right to use it")?.args(args), log))
+}
+
+/// Waits for another apt, such as that of apt-daily.service after a boot, instead of failing at once. apt's own
+/// `DPkg::Lock::Timeout` is not for the lock of its lists.
+fn unlocked(step: &Step, apt: impl Fn() -> Result<()>) -> Result<()> {
+    let deadline = Instant::now() + APT_LOCK_TIMEOUT;
+    loop {
+        match apt() {
+            Err(e) if Instant::now() < deadline && e.to_string().contains("Could not get lock") => {
+                step.detail("waiting for another apt");
+                thread::sleep(APT_LOCK_PAUSE);
+            }
+            result => return result,
+        }
+    }
 }
 
 /// Returns an apt-get command with root's rights; `None` if there is no apt or sudo asks for a password.
 fn apt() -> Option<Command> {
     find_tool("apt-get")?;
     let mut apt = as_root("env").ok()?;
-    // Waits for another apt instead of failing at once.
-    apt.args(["DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "apt-get", "-q", "-o", "DPkg::Lock::Timeout=120"]);
+    apt.args(["DEBIAN_FRONTEND=noninteractive", "LC_ALL=C", "apt-get", "-q"]);
     Some(apt)
 }
 
@@ -194,11 +241,31 @@ pub fn as_root(program: &str) -> Result<Command> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
     fn present_packages_need_no_apt() {
         let dir = tempfile::tempdir().unwrap();
         ensure_packages(&Context::below(dir.path()), &[Pkg::tool("coreutils", "cp")]).unwrap();
+    }
+
+    #[test]
+    fn another_apt_is_waited_for() {
+        let step = Context::below(Path::new("/nowhere")).progress.step("test");
+        let held = Cell::new(1);
+        let apt = || {
+            ensure!(held.replace(held.get() - 1) != 1, "E: Could not get lock /var/lib/apt/lists/lock");
+            bail!("E: no such package")
+        };
+        assert_eq!(unlocked(&step, apt).unwrap_err().to_string(), "E: no such package");
+        assert_eq!(held.get(), -1);
+    }
+
+    #[test]
+    fn a_program_that_needs_libraries_is_not_for_guests() {
+        let dynamic = Pkg { name: "coreutils", probe: Probe::StaticTool("cp") };
+        assert!(Pkg::tool("coreutils", "cp").is_present() && !dynamic.is_present());
     }
 }

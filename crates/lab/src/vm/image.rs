@@ -102,13 +102,7 @@ fn common(ctx: &Context) -> Result<Common> {
     cpio.file("/etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n")?;
     cpio.file("/etc/group", 0o644, b"root:x:0:\nnogroup:x:65534:\n")?;
 
-    let busybox = busybox(ctx)?;
-    ensure!(
-        shared_libraries(&busybox)?.is_empty(),
-        "{} is not static; install one that is with: sudo apt-get install busybox-static",
-        busybox.display()
-    );
-    cpio.file("/bin/busybox", 0o755, &fs::read(&busybox)?)?;
+    cpio.file("/bin/busybox", 0o755, &fs::read(busybox(ctx)?)?)?;
     // By the host's, which can run here.
     for applet in host::output(host::tool("busybox").arg("--list"))?.lines() {
         if applet != "busybox" {
@@ -251,7 +245,7 @@ fn add_overlay(cpio: &mut Newc, from: &Path, to: &str, libraries: bool) -> Resul
     let executable = meta.permissions().mode() & 0o111 != 0;
     cpio.file(to, if executable { 0o755 } else { 0o644 }, &content)?;
     if libraries && executable && content.starts_with(b"\x7fELF") {
-        for library in shared_libraries(from)? {
+        for library in host::shared_libraries(from)? {
             let name = library.to_string_lossy().into_owned();
             if !cpio.has(&name) {
                 cpio.file(&name, 0o755, &fs::read(&library)?)?;
@@ -259,26 +253,6 @@ fn add_overlay(cpio: &mut Newc, from: &Path, to: &str, libraries: bool) -> Resul
         }
     }
     Ok(())
-}
-
-/// Returns the shared libraries that an executable loads, including the dynamic linker; none for a static
-/// one.
-fn shared_libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let mut ldd = Command::new("ldd");
-    let Ok(listing) = host::output(ldd.arg(program)) else {
-        // ldd fails for static executables ("not a dynamic executable").
-        return Ok(Vec::new());
-    };
-    let mut libraries = Vec::new();
-    for line in listing.lines().map(str::trim) {
-        ensure!(!line.ends_with("not found"), "{}: a library is missing: {line}", program.display());
-        // `libc.so.6 => /lib/libc.so.6 (0x7f..)`, `/lib64/ld-linux-x86-64.so.2 (0x7f..)`.
-        let path = line.split(" => ").last().and_then(|p| p.split(" (").next()).unwrap_or(line);
-        if path.starts_with('/') {
-            libraries.push(PathBuf::from(path));
-        }
-    }
-    Ok(libraries)
 }
 
 /// Writes a cpio archive in the kernel's "newc" format, with the folders that files are in. Equal calls yield equal
