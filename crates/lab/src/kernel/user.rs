@@ -155,8 +155,10 @@ fn with_missing(bzimage: PathBuf, described: String) -> (PathBuf, String) {
 
 fn git(folder: &Path) -> Command {
     let mut command = host::tool("git");
-    // The clone of another user's repository is only read. To pack a kernel takes minutes, and gains nothing here.
+    // Another user's repository is only read. To pack a kernel takes minutes, and gains nothing here.
     command.args(["-c", "safe.directory=*", "-c", "advice.detachedHead=false", "-c", "gc.auto=0", "-C"]).arg(folder);
+    // The user's hooks, signatures and line ends are for the user's commits.
+    command.env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
     command
 }
 
@@ -168,18 +170,20 @@ fn resolve(folder: &Path, commit: &str) -> Result<String> {
     Ok(found.trim().to_owned())
 }
 
-/// Checks a commit out in a clone of the repository, which shares its objects, and applies the patches. Files
-/// that are the same in the last commit keep their times, so make does not compile them again.
+/// Checks a commit out in a repository of the lab's own, which shares the objects of the user's, and applies the
+/// patches. Files that are the same in the last commit keep their times, so make does not compile them again.
 fn check_out(ctx: &Context, repository: &Path, clone: &Path, commit: &str, patches: &[PathBuf]) -> Result<PathBuf> {
     let step = ctx.progress.step(&format!("checking out {commit}"));
-    if !clone.join(".git").is_dir() {
-        host::remove_any(clone)?;
-        let parent = clone.parent().unwrap_or(clone);
-        fs::create_dir_all(parent)?;
-        let mut command = git(parent);
-        host::output(command.args(["clone", "--quiet", "--shared", "--no-checkout"]).arg(repository).arg(clone))?;
-    }
-    host::output(git(clone).args(["checkout", "--quiet", "--force", "--detach", commit]))?;
+    fs::create_dir_all(clone)?;
+    host::output(git(clone).args(["init", "--quiet"]))?;
+    let path = ["rev-parse", "--path-format=absolute", "--git-path", "objects"];
+    let objects = host::output(git(repository).args(path))?;
+    fs::write(clone.join(".git/objects/info/alternates"), objects)?;
+    // Of a lab that was killed: the lock of this one is the folder's.
+    host::remove_any(&clone.join(".git/index.lock"))?;
+    host::output(git(clone).args(["checkout", "--quiet", "--force", "--detach", commit])).with_context(|| {
+        format!("{} has not all of {commit}; if it is a partial clone, check that out there", repository.display())
+    })?;
     // New files of patches that were applied before, but not the builds. Also those that git is to ignore: Debian's 7.3
     // has it ignore all.
     host::output(git(clone).args(["clean", "--quiet", "--force", "-dx", "--exclude=/build-*"]))?;
@@ -249,12 +253,31 @@ mod tests {
             assert_eq!(fs::read_to_string(tree.join("a.c")).unwrap(), text);
             assert_eq!(tree.join("b.c").exists(), new, "{text}");
         }
+        // As a lab leaves it that was killed meanwhile.
+        fs::write(clone.join(".git/index.lock"), "").unwrap();
         let refused = check_out(&ctx, &folder, &clone, &one, &patched).unwrap_err();
         assert!(format!("{refused:#}").contains("fix.patch does not apply to"), "{refused:#}");
         // The user's own folder is as it was.
         assert_eq!(fs::read_to_string(folder.join("a.c")).unwrap(), "two\n");
         let unknown = format!("{:#}", resolve(&folder, "--help").unwrap_err());
         assert!(unknown.contains("git knows no commit '--help'"), "{unknown}");
+    }
+
+    #[test]
+    fn a_commit_of_a_shallow_clone_is_checked_out_and_then_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let ctx = Context::below(dir.path());
+        let (folder, [_, two], _) = repository(dir.path());
+        let (shallow, clone) = (dir.path().join("shallow"), dir.path().join("cache/clone"));
+        let from = format!("file://{}", folder.display());
+        host::output(git(dir.path()).args(["clone", "--quiet", "--depth", "1", &from]).arg(&shallow)).unwrap();
+        check_out(&ctx, &shallow, &clone, &two, &[]).unwrap();
+        fs::write(shallow.join("a.c"), "three\n").unwrap();
+        let name = ["-c", "user.name=x", "-c", "user.email=x@x"];
+        host::output(git(&shallow).args(name).args(["commit", "--quiet", "--all", "--message", "three"])).unwrap();
+        let three = resolve(&shallow, "HEAD").unwrap();
+        check_out(&ctx, &shallow, &clone, &three, &[]).unwrap();
+        assert_eq!(fs::read_to_string(clone.join("a.c")).unwrap(), "three\n");
     }
 
     #[test]
