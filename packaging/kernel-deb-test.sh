@@ -7,8 +7,8 @@ set -eu
 here=$(dirname "$(realpath "$0")")
 cd "$here/.."
 if [ "$(id -u)" -ne 0 ]; then
-    echo "$0: skipped: making a Debian needs root"
-    exit 0
+    echo "$0: making a Debian needs root" >&2
+    exit 1
 fi
 work=$(mktemp -d)
 root=$work/root

@@ -19,7 +19,8 @@ use crate::content::Content;
 use crate::context::Context;
 use crate::debian;
 use crate::host::{self, Pkg};
-use crate::kernel::{patches, series, source};
+use crate::kernel::source::{self, NoPackage};
+use crate::kernel::{patches, series};
 use crate::progress::{Step, elapsed};
 
 /// A set of checks.
@@ -291,7 +292,7 @@ fn run_one(ctx: &Context, check: &Check, fresh: bool, number: usize, of: usize) 
     let before = last.map_or(String::new(), |last| format!(", {} last time", elapsed(last)));
     let step = ctx.progress.step(&format!("test {number}/{of} {}: {}{before}", check.name, check.about));
     match of_check(ctx, check) {
-        Err(e) if has_no_source(ctx, check) => {
+        Err(e) if e.is::<NoPackage>() => {
             step.done("not run");
             result.not_run = Some(format!("{e:#}"));
         }
@@ -368,12 +369,6 @@ fn of_check(ctx: &Context, check: &Check) -> Result<Context> {
         source::get(&ctx)?;
     }
     Ok(ctx)
-}
-
-/// Whether nobody offers a kernel of the series that a check is about, and none was kept.
-fn has_no_source(ctx: &Context, check: &Check) -> bool {
-    let ctx = ctx.clone().with_kernel(Some(check.series()), None);
-    ctx.is_ok_and(|ctx| source::listed(&ctx).is_empty() && source::cached(&ctx).is_empty())
 }
 
 fn command(ctx: &Context, check: &Check, fresh: bool) -> Command {

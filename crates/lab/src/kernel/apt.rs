@@ -67,7 +67,8 @@ impl Apt {
         command
     }
 
-    /// Refreshes the lists. Returns `Ok(false)` if that is not permitted.
+    /// Refreshes the lists. Returns `Ok(false)` if that is not permitted. Of an archive that is there no more they are
+    /// empty.
     ///
     /// # Errors
     /// When the archive cannot be reached, or its signature is not of Debian's keys.
@@ -82,8 +83,11 @@ impl Apt {
         let step = ctx.progress.step(&format!("apt-get update of {archive}"));
         let mut update = self.command("apt-get");
         update.args(["-q", "-o", "APT::Update::Error-Mode=any", "update"]);
-        host::run_step(&step, &mut update, &ctx.out.join("logs/apt-update.log"))?;
-        step.done("");
+        match host::run_step(&step, &mut update, &ctx.out.join("logs/apt-update.log")) {
+            Err(e) if !e.to_string().contains("404  Not Found") => return Err(e),
+            Err(_) => step.done("there is no such archive"),
+            Ok(()) => step.done(""),
+        }
         Ok(true)
     }
 }

@@ -178,7 +178,9 @@ fn base_config(ctx: &Context, config: &str) -> Result<String> {
     let package = ctx.series.package.replace("source", "config");
     let step = ctx.progress.step(&format!("downloading {package}"));
     let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
-    source::download(ctx, &package, folder.path(), &step).with_context(|| {
+    let download = || source::download(ctx, &package, folder.path(), &step);
+    let downloaded = download().or_else(|e| source::refresh(ctx, e).and_then(|()| download()));
+    downloaded.with_context(|| {
         let archive = ctx.series.archive.as_deref().unwrap_or(CONFIG_ARCHIVE);
         format!(
             "--config {config} needs {package}; put \"deb {archive}\" into a file of /etc/apt/sources.list.d and run \

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::UNIX_EPOCH;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use walkdir::WalkDir;
 
 use crate::WrongUsage;
@@ -65,36 +65,49 @@ pub struct Source {
     pub dir: PathBuf,
 }
 
+/// No archive that can be reached has a package of the series, and none was kept.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct NoPackage(String);
+
 /// Returns the source to use: the requested version, else the newest that apt offers, else the newest in
 /// the cache (with a note). Downloads and unpacks it if necessary.
 ///
 /// # Errors
-/// When apt does not offer the version and it is not in the cache, or the download or the
-/// unpacking fails.
+/// [`NoPackage`]; or when apt does not offer the version, or the download or the unpacking fails, and the cache does
+/// not have it.
 pub fn get(ctx: &Context) -> Result<Source> {
-    let version = match offered(ctx).and_then(|offered| select(ctx, &offered)) {
-        Ok(version) => version,
-        Err(e) => {
-            let cached = cached(ctx);
-            let Ok(version) = select(ctx, &cached) else { return Err(e) };
-            ctx.progress.note(&format!("apt cannot provide it ({e:#}); using the cached {}", version.full));
-            version
-        }
-    };
-    match fetch(ctx, &version) {
-        Err(e) if ctx.kernel.is_none() => {
-            let Some(other) = cached(ctx).into_iter().next() else { return Err(e) };
-            ctx.progress.warn(&format!("cannot get {}: {e:#}", version.full));
-            ctx.progress.note(&format!("using the cached {}", other.full));
-            fetch(ctx, &other)
-        }
-        result => result,
+    let version = offered(ctx).and_then(|offered| select(ctx, &offered));
+    let source = version.and_then(|version| {
+        fetch(ctx, &version).or_else(|e| {
+            // Mirrors remove old packages.
+            refresh(ctx, e)?;
+            fetch(ctx, &select(ctx, &listed(ctx))?)
+        })
+    });
+    source.or_else(|e| {
+        let cached = cached(ctx);
+        let Ok(version) = select(ctx, &cached) else { return Err(e) };
+        ctx.progress.note(&format!("apt cannot provide it ({e:#}); using the cached {}", version.full));
+        fetch(ctx, &version)
+    })
+}
+
+/// Refreshes apt's lists, which may be old, after `error`.
+///
+/// # Errors
+/// `error` with the remedy, where that is not permitted or fails.
+pub(super) fn refresh(ctx: &Context, error: Error) -> Result<()> {
+    match Apt::having(ctx).0.refresh(ctx) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(error.context("apt's lists may be old; run: sudo apt-get update")),
+        Err(failed) => Err(error.context(format!("{failed:#}"))),
     }
 }
 
 fn select(ctx: &Context, versions: &[PackageVersion]) -> Result<PackageVersion> {
     let Some(wanted) = &ctx.kernel else {
-        return versions.first().cloned().with_context(|| without_package(&ctx.series));
+        return versions.first().cloned().ok_or_else(|| NoPackage(without_package(&ctx.series)).into());
     };
     if let Some(version) = versions.iter().find(|v| v.is(wanted)) {
         return Ok(version.clone());
@@ -105,7 +118,7 @@ fn select(ctx: &Context, versions: &[PackageVersion]) -> Result<PackageVersion> 
 }
 
 /// Says that there is no package, and what to do without one.
-pub fn without_package(series: &Series) -> String {
+fn without_package(series: &Series) -> String {
     let Series { name, package, .. } = series;
     let major = name.split('.').next().unwrap_or_default();
     format!(
@@ -120,7 +133,7 @@ pub fn without_package(series: &Series) -> String {
 ///
 /// # Errors
 /// When the lists cannot be had and the cache has no tree either.
-pub fn offered(ctx: &Context) -> Result<Vec<PackageVersion>> {
+fn offered(ctx: &Context) -> Result<Vec<PackageVersion>> {
     let (apt, listed) = Apt::having(ctx);
     if !listed.is_empty() {
         return Ok(listed);
@@ -215,15 +228,10 @@ pub fn fetch(ctx: &Context, version: &PackageVersion) -> Result<Source> {
 /// # Errors
 /// When apt does not offer it, or cannot get it.
 pub(super) fn download(ctx: &Context, what: &str, into: &Path, step: &Step) -> Result<()> {
-    let (apt, _) = Apt::having(ctx);
-    let attempt = || {
-        let mut command = apt.command("apt-get");
-        command.args(["-q", "download", what]).current_dir(into);
-        host::run_step(step, &mut command, &ctx.out.join("logs/download.log"))
-            .with_context(|| format!("cannot download {what}"))
-    };
-    // Mirrors remove old packages, so the download fails if apt's lists are old.
-    attempt().or_else(|e| if apt.refresh(ctx).unwrap_or(false) { attempt() } else { Err(e) })
+    let mut command = Apt::having(ctx).0.command("apt-get");
+    command.args(["-q", "download", what]).current_dir(into);
+    host::run_step(step, &mut command, &ctx.out.join("logs/download.log"))
+        .with_context(|| format!("cannot download {what}"))
 }
 
 /// How tar unpacks to the folder `$1`. It shows how far it is.

@@ -543,24 +543,23 @@ fn check_all(ctx: &Context) -> Result<Vec<String>> {
     for tree in Tree::of_series(ctx).filter(|tree| matches!(tree, Tree::Control(_))) {
         trees.push(changes(tree, &ctx.repo, &ctx.series)?);
     }
-    let mut versions = match &ctx.kernel {
-        Some(_) => vec![source::get(ctx)?.version],
-        None => source::offered(ctx)?,
-    };
-    if versions.is_empty() {
-        versions = source::cached(ctx);
-        ctx.progress.note("apt offers no kernel source: checking what is in the cache");
+    // The newest first: to get it, apt's lists are refreshed where they are too old.
+    let mut sources = vec![source::get(ctx)?];
+    if ctx.kernel.is_none() {
+        let mut versions = source::listed(ctx);
+        if versions.is_empty() {
+            versions = source::cached(ctx);
+            ctx.progress.note("apt offers no kernel source: checking what is in the cache");
+        }
+        let oldest = versions.pop().filter(|oldest| *oldest != sources[0].version);
+        sources.extend(oldest.map(|oldest| source::fetch(ctx, &oldest)).transpose()?);
     }
-    let (Some(newest), Some(oldest)) = (versions.first(), versions.last()) else {
-        bail!("{}", source::without_package(&ctx.series));
-    };
     let mut checked = Vec::new();
-    for version in if oldest == newest { vec![newest] } else { vec![oldest, newest] } {
-        let source = source::fetch(ctx, version)?;
+    for source::Source { version, dir } in &sources {
         let step = ctx.progress.step(&format!("applying the topics to {}", version.release()));
         for changes in &trees {
             let tree = tempfile::tempdir().context("cannot make a temporary folder")?;
-            copy_touched(changes, &source.dir, tree.path())?;
+            copy_touched(changes, dir, tree.path())?;
             apply_all(changes, tree.path()).with_context(|| format!("on {}", version.full))?;
         }
         step.done(&format!("{} topics and {} control kernels apply", trees[0].len(), trees.len() - 1));
