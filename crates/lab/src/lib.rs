@@ -27,6 +27,7 @@ mod svg;
 pub mod vm;
 
 pub use commands::main;
+pub use host::end_children;
 
 /// An error in the arguments. Any other error counts as a problem of the host.
 #[derive(Debug, thiserror::Error)]

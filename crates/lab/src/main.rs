@@ -10,8 +10,10 @@ const NOBODY_READS: i32 = 141;
 fn main() -> ExitCode {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |what| {
-        // What println! says of `lab test --list | head`.
-        if what.to_string().contains("failed printing to stdout: Broken pipe") {
+        // What println! says of `lab test --list | head`, and eprintln! of a terminal that was closed.
+        let text = what.to_string();
+        if text.contains("failed printing to std") && text.contains("Broken pipe") {
+            lab::end_children();
             process::exit(NOBODY_READS);
         }
         report(what);

@@ -2,7 +2,7 @@
 //! Shows what the lab is doing: on a terminal a spinner per running step, elsewhere plain lines. All of it
 //! goes to stderr; stdout is only for results.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -81,7 +81,7 @@ impl Progress {
         match &self.inner.display {
             // Work must not fail because a line cannot be shown.
             Display::Terminal(multi) => drop(multi.println(stamped)),
-            Display::Plain => eprintln!("{stamped}"),
+            Display::Plain => drop(writeln!(std::io::stderr(), "{stamped}")),
             Display::Quiet => {}
         }
     }

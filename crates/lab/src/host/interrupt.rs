@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! What holds for the process as a whole: its end by Ctrl-C, and its limits.
 
-use std::io::IsTerminal as _;
+use std::fs;
+use std::io::{IsTerminal as _, Write as _};
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::process;
 use std::sync::{Mutex, MutexGuard};
@@ -32,15 +34,29 @@ pub(super) fn cleanup() -> MutexGuard<'static, CleanupList> {
     unpoisoned(&LIST)
 }
 
-/// Makes SIGINT, SIGTERM and SIGHUP end the lab cleanly: kill the children, remove stagings, exit with 130.
+/// Makes SIGINT, SIGTERM and, but under nohup(1), SIGHUP end the lab cleanly: kill the children, remove stagings,
+/// exit with 130.
 ///
 /// # Errors
 /// When the signals cannot be handled, or the thread that waits for them cannot be started.
 pub fn exit_cleanly_on_interrupt() -> Result<()> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot handle Ctrl-C")?;
+    let mut ends = vec![SIGINT, SIGTERM];
+    if !is_ignored(SIGHUP)? {
+        ends.push(SIGHUP);
+    }
+    let mut signals = Signals::new(ends).context("cannot handle Ctrl-C")?;
     std::thread::Builder::new()
         .name("interrupt".into())
-        .spawn(move || signals.forever().next().map(|_| interrupted()))
+        .spawn(move || {
+            signals.forever().next().map(|_| {
+                end_children();
+                let stderr = &mut std::io::stderr();
+                // A spinner may have hidden the cursor. If nobody reads any more, there is nobody to tell.
+                let cursor = if stderr.is_terminal() { "\x1b[?25h\n" } else { "" };
+                let _ = writeln!(stderr, "{cursor}interrupted");
+                process::exit(130)
+            })
+        })
         .context("cannot start the thread that waits for Ctrl-C")?;
     Ok(())
 }
@@ -58,9 +74,17 @@ pub fn allow_many_files() {
     }
 }
 
-fn interrupted() -> ! {
-    // Locked until exit, so that no child is started and no staging is made or renamed any more.
-    let cleanup = cleanup();
+/// Whether whoever started this process had it ignore the signal.
+fn is_ignored(signal: i32) -> Result<bool> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let ignored = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    Ok(ignored.context("/proc/self/status has no SigIgn")? & (1 << (signal - 1)) != 0)
+}
+
+/// Ends all children and removes stagings; for the end of the lab, as none can be started or made any more.
+pub fn end_children() {
+    // Never unlocked, so that no child is started and no staging is made or renamed any more.
+    let cleanup = ManuallyDrop::new(cleanup());
     // SIGTERM first: a child may be a lab with its own cleanup. Errors are ignored: the group may be gone
     // already.
     let signal = |signal| {
@@ -84,10 +108,4 @@ fn interrupted() -> ! {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-    if std::io::stderr().is_terminal() {
-        // A spinner may have hidden the cursor.
-        eprintln!("\x1b[?25h");
-    }
-    eprintln!("interrupted");
-    process::exit(130)
 }
