@@ -22,7 +22,7 @@ pub fn render(results: &Results, checked: Option<&[Checked]>, report: &Path, wid
     }
     let mut paragraphs = vec![conditions(results)];
     paragraphs.extend(said.iter().map(|said| sentence(results, said)));
-    paragraphs.push(worse(results));
+    paragraphs.extend((results.meta.pairs >= MIN_PAIRS).then(|| worse(results)));
     paragraphs.extend(results.meta.repeated.iter().map(|repeated| format!("FAILED: {repeated}")));
     if let Some(checked) = checked {
         paragraphs.push(promises(checked));

@@ -516,10 +516,12 @@ fn smoke_run_is_one_pair_in_its_own_folder() {
 #[test]
 fn invalid_plans_are_refused_before_any_boot() {
     type Spoil = fn(&mut Plan);
-    let spoils: [Spoil; 7] = [
+    let spoils: [Spoil; 8] = [
         |p| p.pairs = 0,
         |p| p.pairs = 21,
         |p| p.alpha = 1.5,
+        // With eight pairs p is 2/256 or more.
+        |p| (p.pairs, p.alpha) = (8, 0.0078),
         |p| p.arms[1].name = "stock".into(),
         // Their boots would share a folder.
         |p| p.arms[1].name = "stock2".into(),
