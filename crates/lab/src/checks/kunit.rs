@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::ab::experiment::Failure;
 use crate::arch::Arch;
 use crate::checks::passes;
+use crate::content::Content;
 use crate::context::Context;
 use crate::host;
 use crate::kernel::{self, Tree, Variant};
@@ -69,7 +70,10 @@ pub fn run(ctx: &Context, options: &KunitOptions) -> Result<bool> {
     job.timeout = GUEST_TIMEOUT;
     job.memreap = false;
     let (accel, _) = probe::accelerator(ctx, &arm.bzimage)?;
-    let key = boot::content_key(ctx, accel, &arm, &job)?;
+    let mut content = Content::default();
+    content.add(boot::content_key(ctx, accel, &arm, &job)?);
+    content.add(include_str!("kunit.rs"));
+    let key = content.key();
     if options.remembered
         && let Some(tests) = passes::recall::<u64>(ctx, &key)
     {
