@@ -3,6 +3,7 @@
 # Makes a Debian package of a memreap that has been built: packaging/deb.sh target/release/memreap [FOLDER].
 # Needs dpkg-dev. Prints the package's path.
 set -eu
+umask 022
 if [ $# -lt 1 ]; then
     echo "usage: $0 MEMREAP [FOLDER]" >&2
     exit 2

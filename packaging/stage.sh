@@ -3,6 +3,7 @@
 # Lays out what a package has below a folder: packaging/stage.sh MEMREAP FOLDER. Where distributions differ,
 # UNIT_DIR and ZSH_DIR say where.
 set -eu
+umask 022
 if [ $# -ne 2 ]; then
     echo "usage: $0 MEMREAP FOLDER" >&2
     exit 2

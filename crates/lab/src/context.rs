@@ -154,17 +154,24 @@ fn own_sources(cache: &Path) -> Result<PathBuf> {
 }
 
 fn cache_dir() -> Result<PathBuf> {
-    if let Some(dir) = std::env::var_os("MEMREAP_CACHE") {
-        return Ok(dir.into());
+    match folder_of("MEMREAP_CACHE")? {
+        Some(folder) => Ok(folder),
+        None => Ok(xdg_folder("XDG_CACHE_HOME", ".cache")?.join("memreap")),
     }
-    Ok(xdg_folder("XDG_CACHE_HOME", ".cache")?.join("memreap"))
 }
 
 /// Returns the folder that a variable names, else `below` in the home folder.
 fn xdg_folder(variable: &str, below: &str) -> Result<PathBuf> {
-    if let Some(dir) = std::env::var_os(variable) {
-        return Ok(dir.into());
+    if let Some(folder) = folder_of(variable)? {
+        return Ok(folder);
     }
-    let home = std::env::var_os("HOME").with_context(|| format!("neither {variable} nor HOME is set"))?;
-    Ok(Path::new(&home).join(below))
+    Ok(folder_of("HOME")?.with_context(|| format!("neither {variable} nor HOME is set"))?.join(below))
+}
+
+/// Returns the absolute path that a variable has, unless it is empty: tools are run in other folders.
+fn folder_of(variable: &str) -> Result<Option<PathBuf>> {
+    let value = std::env::var_os(variable).filter(|value| !value.is_empty());
+    value
+        .map(|value| std::path::absolute(&value).with_context(|| format!("{variable}: {}", value.display())))
+        .transpose()
 }
