@@ -5,6 +5,7 @@
 #include <linux/atomic.h>
 #include <linux/mm_types.h>
 
+struct mem_cgroup;
 struct mmu_gather;
 struct seq_file;
 
@@ -18,13 +19,14 @@ struct seq_file;
 
 extern atomic_long_t memreap_swap_waiting;
 
-bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
-		       int *counted);
+bool memreap_swap_keep(struct mmu_gather *tlb,
+		       const struct vm_area_struct *vma, pte_t *pte,
+		       unsigned int nr, int *counted);
 bool memreap_swap_keeps(const struct mmu_gather *tlb);
 bool memreap_swap_keep_table(struct mmu_gather *tlb, pgtable_t table);
 void memreap_swap_hand_over(struct mmu_gather *tlb);
 bool memreap_swap_release_some(void);
-bool memreap_swap_release_waiting(void);
+bool memreap_swap_release_waiting(struct mem_cgroup *memcg);
 void memreap_swap_release_all(void);
 void memreap_swap_vmstat(struct seq_file *m);
 
@@ -43,19 +45,21 @@ static inline bool memreap_swap_help(void)
 }
 
 /*
- * The same before the OOM killer acts: all that waits.
+ * The same before the OOM killer acts: all that waits. @memcg: whose limit is
+ * set, by a task that a signal or its removal has to stop; else NULL.
  */
-static inline bool memreap_swap_help_all(void)
+static inline bool memreap_swap_help_all(struct mem_cgroup *memcg)
 {
-	return memreap_swap_waits() && memreap_swap_release_waiting();
+	return memreap_swap_waits() && memreap_swap_release_waiting(memcg);
 }
 
 #else
 
 #define MEMREAP_SWAP_HELPS	0
 
-static inline bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte,
-				     unsigned int nr, int *counted)
+static inline bool memreap_swap_keep(struct mmu_gather *tlb,
+				     const struct vm_area_struct *vma,
+				     pte_t *pte, unsigned int nr, int *counted)
 {
 	return false;
 }
@@ -85,7 +89,7 @@ static inline bool memreap_swap_help(void)
 	return false;
 }
 
-static inline bool memreap_swap_help_all(void)
+static inline bool memreap_swap_help_all(struct mem_cgroup *memcg)
 {
 	return false;
 }

@@ -61,19 +61,25 @@ static struct workqueue_struct *release_wq;
 /**
  * memreap_swap_keep - leave the swap entries of a dying process where they are
  * @tlb: of the process, or of one that frees its memory beside it
+ * @vma: where the entries are
  * @pte: the first entry, its page table locked
  * @nr: entries, all of swap
  * @counted: where the caller counts them
  *
- * What zswap holds is charged to a cgroup, whose limit it may be that kills.
+ * What zswap holds is charged to a cgroup, whose limit it may be that kills. And
+ * khugepaged frees page tables of files, if it finds nothing that says that they
+ * are in use: an exit unlinks the VMA's anon_vma before it frees the table.
  *
  * Return: false if they have to be put now.
  */
-bool memreap_swap_keep(struct mmu_gather *tlb, pte_t *pte, unsigned int nr,
-		       int *counted)
+bool memreap_swap_keep(struct mmu_gather *tlb,
+		       const struct vm_area_struct *vma, pte_t *pte,
+		       unsigned int nr, int *counted)
 {
 	struct ptdesc *table = virt_to_ptdesc(pte);
 
+	if (!vma_is_anonymous(vma))
+		return false;
 	/* A reaper beside the exit: they may have been left, and counted. */
 	if (!tlb->fullmm)
 		return test_bit(PG_HOLDS_SLOTS, &table->pt_flags.f);
@@ -210,16 +216,23 @@ static void release_work(struct work_struct *work)
 		cond_resched();
 }
 
+/* As the loop of memory_max_write(), for which a removed cgroup waits. */
+static bool has_to_stop(struct mem_cgroup *memcg)
+{
+	return fatal_signal_pending(current) ||
+	       (memcg && (signal_pending(current) || memcg_is_dying(memcg)));
+}
+
 /*
- * Releases so many slots at least, if there are, table by table; in between, a
- * task that has been killed stops. Returns how many.
+ * Releases so many slots at least, if there are, table by table. Returns how
+ * many.
  */
-static unsigned long release_slots(unsigned long nr)
+static unsigned long release_slots(unsigned long nr, struct mem_cgroup *memcg)
 {
 	unsigned long done = 0;
 	unsigned int pages;
 
-	while (done < nr && !fatal_signal_pending(current)) {
+	while (done < nr && !has_to_stop(memcg)) {
 		pages = release_table(SWAP_BY_NEED);
 		if (!pages)
 			break;
@@ -243,26 +256,28 @@ EXPORT_SYMBOL_GPL(memreap_swap_release_some);
 
 /**
  * memreap_swap_release_waiting - release what waits now
+ * @memcg: whose limit is set, by a task that a signal stops; else NULL
  *
  * Not what comes meanwhile.
  *
- * Return: false if the task has been killed, and some may be left.
+ * Return: false if the task has to stop, and some may be left.
  */
-bool memreap_swap_release_waiting(void)
+bool memreap_swap_release_waiting(struct mem_cgroup *memcg)
 {
-	release_slots(atomic_long_read(&memreap_swap_waiting));
+	release_slots(atomic_long_read(&memreap_swap_waiting), memcg);
 
-	return !fatal_signal_pending(current);
+	return !has_to_stop(memcg);
 }
 
 /**
  * memreap_swap_release_all - release all that waits
  *
- * For swapoff, which would not find slots of processes that are gone.
+ * For swapoff, which would not find slots of processes that are gone, and which
+ * a signal stops.
  */
 void memreap_swap_release_all(void)
 {
-	while (release_table(SWAP_BY_SWAPOFF))
+	while (!signal_pending(current) && release_table(SWAP_BY_SWAPOFF))
 		cond_resched();
 }
 
@@ -277,9 +292,9 @@ static unsigned long release_count(struct shrinker *shrinker,
 static unsigned long release_scan(struct shrinker *shrinker,
 				  struct shrink_control *sc)
 {
-	unsigned long done = release_slots(sc->nr_to_scan);
+	unsigned long done = release_slots(sc->nr_to_scan, NULL);
 
-	/* A table has more than was asked for: else half of all would be all. */
+	/* A table has more than was asked for. */
 	sc->nr_scanned = max(done, sc->nr_to_scan);
 
 	return done ?: SHRINK_STOP;
@@ -332,8 +347,8 @@ static int __init swap_last_init(void)
 		return -ENOMEM;
 	shrinker->count_objects = release_count;
 	shrinker->scan_objects = release_scan;
-	/* What waits is of no use to anybody. */
-	shrinker->seeks = 0;
+	/* Of no use to anybody, but a task that needs a page needs not all. */
+	shrinker->seeks = 1;
 	shrinker_register(shrinker);
 	for (int i = 0; i < MAX_WORKERS; i++)
 		INIT_WORK(&release_workers[i], release_work);

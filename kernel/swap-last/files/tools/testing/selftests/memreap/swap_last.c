@@ -40,24 +40,44 @@ static long vm_swap(void)
 	return read_number("/proc/self/status", "VmSwap:") * 1024 / (long)PAGE;
 }
 
-static enum verdict swap_out(void *arg)
+static enum verdict page_out(void *mem, size_t size)
 {
-	struct region *r = arg;
 	long before = vm_swap();
 
-	if (region_fill(r) != GOOD)
-		return BAD;
 	for (int i = 0; i < PAGE_OUT_TRIES; i++) {
-		if (!madvise(r->mem, r->size, MADV_PAGEOUT) &&
-		    vm_swap() - before >= (long)(r->size / PAGE))
+		if (!madvise(mem, size, MADV_PAGEOUT) &&
+		    vm_swap() - before >= (long)(size / PAGE))
 			return GOOD;
 		put_on_lru();
 		usleep(1000);
 	}
 	dprintf(STDOUT_FILENO, "# %ld of %zu pages are in swap\n",
-		vm_swap() - before, r->size / PAGE);
+		vm_swap() - before, size / PAGE);
 
 	return BAD;
+}
+
+static enum verdict swap_out(void *arg)
+{
+	struct region *r = arg;
+
+	return region_fill(r) == GOOD ? page_out(r->mem, r->size) : BAD;
+}
+
+/* Private copies of a file's pages. */
+static enum verdict swap_copies_out(void)
+{
+	int fd = memfd_create("file", MFD_CLOEXEC);
+	void *mem;
+
+	if (fd < 0 || ftruncate(fd, SIZE))
+		return BAD;
+	mem = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	if (mem == MAP_FAILED)
+		return BAD;
+	fill(mem, SIZE, 5);
+
+	return page_out(mem, SIZE);
 }
 
 static const struct victim_ops in_swap = { &memory, swap_out, region_check };
@@ -294,6 +314,21 @@ TEST_F_TIMEOUT(swap, released_at_once, LIMIT)
 	EXPECT_EQ(swap_used_of(NULL), 0);
 }
 
+/* Nor of files: khugepaged may free a page table of theirs beside an exit. */
+TEST_F_TIMEOUT(swap, copies_of_a_file, LIMIT)
+{
+	pid_t pid;
+
+	ASSERT_TRUE(zram_on(0, SWAP_SIZE, 5));
+	pid = fork();
+	ASSERT_GE(pid, 0);
+	if (!pid)
+		_exit(swap_copies_out() != GOOD);
+	EXPECT_TRUE(exits_cleanly(pid));
+	EXPECT_EQ(waited(), self->waited);
+	EXPECT_EQ(swap_used_of(NULL), 0);
+}
+
 /* --- Nobody waits for the worker --- */
 
 static void hog_main(void)
@@ -351,7 +386,7 @@ TEST_F_TIMEOUT(swap, swapoff_releases_them, LIMIT)
 TEST_F_TIMEOUT(swap, reclaim_releases_them, LIMIT)
 {
 	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
-	/* Half of it each time; what is less than a batch adds up. */
+	/* What is less than a batch adds up. */
 	EXPECT_TRUE(within(PATIENCE,
 			   write_file("/proc/sys/vm/drop_caches", "2") &&
 			   !waiting()));
@@ -362,6 +397,22 @@ TEST_F_TIMEOUT(swap, reclaim_releases_them, LIMIT)
 TEST_F_TIMEOUT(swap, a_full_device, LIMIT)
 {
 	ASSERT_TRUE(leave_slots_waiting(self, TIGHT_SIZE));
+	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
+	EXPECT_GE(helped() - self->helped, PAGES / 2);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	victim_end(&victim);
+}
+
+/* Nor does one fail that is at its limit. */
+TEST_F_TIMEOUT(swap, a_device_at_its_limit, LIMIT)
+{
+	char text[256], limit[32];
+
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
+	/* orig_data_size compr_data_size mem_used_total ... */
+	ASSERT_TRUE(read_file("/sys/block/zram0/mm_stat", text, sizeof(text)));
+	ASSERT_EQ(sscanf(text, "%*d %*d %31s", limit), 1);
+	ASSERT_TRUE(zram_write(0, "mem_limit", limit));
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	EXPECT_GE(helped() - self->helped, PAGES / 2);
 	EXPECT_EQ(victim_check(&victim), GOOD);
