@@ -17,10 +17,11 @@ static inline void compat_wake_hopeless(struct pglist_data *pgdat)
 
 /* In mm/oom_kill.c: stock marks nobody who dies already. */
 #ifdef CONFIG_MEMREAP_MEMCG_EXIT
-void memcg_exit_mark_victim(void);
+bool memcg_exit_mark_victim(void);
 #else
-static inline void memcg_exit_mark_victim(void)
+static inline bool memcg_exit_mark_victim(void)
 {
+	return true;
 }
 #endif
 
