@@ -57,7 +57,7 @@ pub const EXPEDITE: Scenario = Scenario {
         }
         &["race"], only(&["multi"]) => {
             lower "lost" "count"
-                "of 250 kills, half of them of processes about to exit: how often only the process itself could free \
+                "of 250 kills, half of them of processes about to exit: how often nobody but the process itself freed \
                  its mapped memory";
         }
         &["hostile"] => {

@@ -109,6 +109,18 @@ impl Child {
         Ok(waitid(WaitId::Pid(self.pid), how).context("waitid")?.is_some())
     }
 
+    /// Whether somebody has killed the child.
+    ///
+    /// # Errors
+    /// Those of waitid(2), and when it has ended by itself.
+    pub fn was_killed(&self) -> Result<bool> {
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        match waitid(WaitId::Pid(self.pid), how).context("waitid")? {
+            Some(status) if status.exited() => bail!("a child ended by itself ({status:?}); the console says why"),
+            ended => Ok(ended.is_some()),
+        }
+    }
+
     /// Waits until the child has done its work.
     ///
     /// # Errors

@@ -65,9 +65,9 @@ impl Worker {
     /// Whether somebody has killed it.
     ///
     /// # Errors
-    /// Those of waitid(2).
-    pub fn has_ended(&self) -> Result<bool> {
-        self.child.has_ended()
+    /// Those of waitid(2), and when it has ended by itself.
+    pub fn was_killed(&self) -> Result<bool> {
+        self.child.was_killed()
     }
 
     /// Kills the worker. Returns the nanoseconds that each step took which ran between two moments.

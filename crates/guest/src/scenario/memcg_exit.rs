@@ -106,7 +106,7 @@ fn neighbour_percent(job: Job, oom: bool) -> Result<f64> {
     let end = start + u64::try_from(NEIGHBOUR_WINDOW.as_nanos())?;
     // A step that has begun by then is to be noted.
     clock::sleep_until(end + u64::try_from(STEP_LIMIT.as_nanos())?)?;
-    if worker.has_ended()? {
+    if worker.was_killed()? {
         return Ok(0.0);
     }
     let steps = worker.end(alone, end)?;

@@ -11,14 +11,14 @@
 use anyhow::{Context as _, Result};
 
 use super::arguments::Arguments;
-use super::metrics::{each_case, median, metric_name};
+use super::metrics::{each_case, metric_name, typical};
 use crate::measure::free_memory;
 use crate::memory::PAGE_BYTES;
 use crate::memory::region::Region;
 use crate::process::child::{Board, Child};
 use crate::process::victim::{Layout, Victim};
 use crate::system::{clock, sched};
-use crate::trace::locks::{Kind, LockTrace};
+use crate::trace::locks::{Kind, LockTrace, Recording};
 use crate::trace::tracefs;
 use init::report::Reporter;
 
@@ -36,7 +36,7 @@ const SHORT_LIVED: [(&str, usize); 3] = [("fork-256-kib", 256), ("fork-1-mib", 1
 /// adapts.
 const WARM_UP: usize = 20;
 /// How many are counted.
-const COUNTED: usize = 20;
+const COUNTED: usize = 100;
 /// Memory that each CPU takes and gives back, again and again, by munmap(2) and by exit.
 const LOOPS: [(&str, End); 2] = [("munmap-8-mib", End::Munmap), ("exit-8-mib", End::Exit)];
 const LOOP_PAGES: usize = (8 << 20) / PAGE_BYTES;
@@ -101,7 +101,7 @@ fn holes(pages: usize, piece: usize) -> Result<Region> {
 }
 
 /// Returns the instructions that a process costs which touches so many pages, with all that its parent
-/// does for it: the median, as the kernel's own work in the background is on the same CPU.
+/// does for it.
 fn life(pages: usize) -> Result<f64> {
     (0..WARM_UP).try_for_each(|_| touch_and_exit(pages))?;
     let counted = || {
@@ -109,7 +109,7 @@ fn life(pages: usize) -> Result<f64> {
         touch_and_exit(pages)?;
         Ok((clock::now() - start) as f64)
     };
-    Ok(median((0..COUNTED).map(|_| counted()).collect::<Result<Vec<_>>>()?.into_iter()))
+    Ok(typical((0..COUNTED).map(|_| counted()).collect::<Result<_>>()?))
 }
 
 /// Starts a process that touches so many pages and exits, and waits for it.
@@ -129,15 +129,15 @@ fn touch_and_exit(pages: usize) -> Result<()> {
 fn loops(case: &str, end: End, out: &mut Reporter) -> Result<()> {
     out.progress(case);
     let trace = LockTrace::new()?;
-    let (took, locks) = tracefs::until_complete(case, TRIES, out, |_| trace.record(|| loop_on_all_cpus(end)))?;
+    let (took, locks) = tracefs::until_complete(case, TRIES, out, |_| loop_on_all_cpus(end, &trace))?;
     let (contended, _) = locks.contended(Kind::Zone);
     out.sample(&metric_name(case, "zone-lock-contended"), contended as f64);
     out.sample(&metric_name(case, "loops-ms"), clock::ms(took));
     Ok(())
 }
 
-/// Returns the nanoseconds that all CPUs take for [`LOOPS_WATCHED`] rounds at once.
-fn loop_on_all_cpus(end: End) -> Result<u64> {
+/// Returns the nanoseconds that all CPUs take for [`LOOPS_WATCHED`] rounds at once, and what was recorded meanwhile.
+fn loop_on_all_cpus(end: End, trace: &LockTrace) -> Result<(u64, Recording)> {
     let cpus = sched::online_cpus()?;
     let done = Board::new(cpus)?;
     let round = || match end {
@@ -160,7 +160,9 @@ fn loop_on_all_cpus(end: End) -> Result<u64> {
         children.iter().try_for_each(|child| child.wait_until(all))
     };
     wait_for(LOOPS_BEFORE)?;
-    let start = clock::now();
-    wait_for(LOOPS_BEFORE + LOOPS_WATCHED)?;
-    Ok(clock::now() - start)
+    trace.record(|| {
+        let start = clock::now();
+        wait_for(LOOPS_BEFORE + LOOPS_WATCHED)?;
+        Ok(clock::now() - start)
+    })
 }

@@ -145,7 +145,6 @@ impl Case {
     }
 
     fn round(&self, out: &mut Reporter) -> Result<Round> {
-        let oom_kills = counters::oom_kills()?;
         let alone = || Ok(last(&Camera::start(self.buffers)?.take()?));
         let alone = (0..ALONE_TRIES).map(|_| alone()).collect::<Result<Vec<_>>>()?;
         let alone = alone.into_iter().min().context("no camera alone")?;
@@ -164,6 +163,9 @@ impl Case {
         others.lock().context("no memory to lock")?;
         killer.begin();
         foreground.wait_for(WARM_UP_FRAMES)?;
+        // The camera would have the memory of one that died sooner, for nothing.
+        ensure!(apps.ended()? == 0, "an application died before the camera began");
+        let oom_kills = counters::oom_kills()?;
         let (start, first) = (clock::now(), foreground.frames());
         let arrivals = camera.take()?;
         foreground.wait_for(first + FRAMES)?;

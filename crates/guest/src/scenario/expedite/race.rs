@@ -33,16 +33,14 @@ enum Raced {
     Freed,
     /// It was back already, or nearly.
     Over,
-    /// It was still there, and a worker of the kernel was about to free it, but the victim was faster.
-    Outrun,
-    /// It was still there, and only the victim itself could free it.
+    /// It was still there, but the victim itself freed it.
     Lost,
 }
 
 /// Kills victims, every other of which begins to exit by itself at about that time, and returns for how many
 /// it was too late.
 pub(super) fn lost(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<u32> {
-    let mut counts = [[0u32; 4]; 2];
+    let mut counts = [[0u32; 3]; 2];
     for i in 0..KILLS {
         if i % 50 == 0 {
             out.progress(&format!("race: {i} of {KILLS}"));
@@ -51,10 +49,10 @@ pub(super) fn lost(cpus: usize, expedites: bool, out: &mut Reporter) -> Result<u
         let raced = race_once(exits.then(|| exit_lead(i / 2)), cpus, expedites)?;
         counts[usize::from(exits)][raced as usize] += 1;
     }
-    for (kind, [freed, over, outrun, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
+    for (kind, [freed, over, lost]) in ["just killed", "exiting by themselves"].into_iter().zip(counts) {
         out.note(&format!(
-            "race: victims {kind}: {freed} freed by others, {over} already gone, {outrun} faster than the \
-             kernel's worker, {lost} not freed although their memory was there"
+            "race: victims {kind}: {freed} freed by others, {over} already gone, {lost} not freed although their \
+             memory was there"
         ));
     }
     Ok(counts.iter().map(|c| c[Raced::Lost as usize]).sum())
@@ -103,25 +101,20 @@ fn race_once(lead: Option<i64>, cpus: usize, expedites: bool) -> Result<Raced> {
     victim.wait_until_dead().context("wait for a victim")?;
     victim.reap().context("reap a victim")?;
     let left = (after.anon + RACER.pages as u64).saturating_sub(before.anon);
-    let mut given_up = false;
     let until = clock::now() + COUNT_TIMEOUT.as_nanos() as u64;
     while expedites && !freed && clock::now() < until {
-        let now = vmstat.read()?;
-        freed = now.freed > before.freed;
-        given_up = now.given_up > before.given_up;
+        freed = vmstat.read()?.freed > before.freed;
     }
-    Ok(classify(freed, after.queued > before.queued && !given_up, left))
+    Ok(classify(freed, left))
 }
 
-/// `freed` is whether another process or the kernel freed the memory, `queued` whether the kernel was to do it,
-/// `left_pages` how many of the victim's pages were still mapped right after the kill.
-fn classify(freed: bool, queued: bool, left_pages: u64) -> Raced {
+/// `freed` is whether another process or the kernel freed the memory, `left_pages` how many of the victim's pages were
+/// still mapped right after the kill.
+fn classify(freed: bool, left_pages: u64) -> Raced {
     if freed {
         Raced::Freed
     } else if left_pages < STILL_THERE_PAGES {
         Raced::Over
-    } else if queued {
-        Raced::Outrun
     } else {
         Raced::Lost
     }
@@ -137,12 +130,8 @@ struct Vmstat {
 struct Counts {
     /// Anonymous pages that are mapped in all processes.
     anon: u64,
-    /// Killed processes whose memory the kernel is to free; `None` if it never does that.
-    queued: Option<u64>,
-    /// Pages that it has freed for them.
+    /// Pages that the kernel has freed for killed processes; `None` if it never does that.
     freed: Option<u64>,
-    /// Processes of these that it has given up on.
-    given_up: Option<u64>,
 }
 
 impl Vmstat {
@@ -162,12 +151,7 @@ impl Vmstat {
 
 impl Counts {
     fn parse(text: &str) -> Option<Self> {
-        Some(Self {
-            anon: value(text, "nr_anon_pages ")?,
-            queued: value(text, "expedite_kill "),
-            freed: value(text, "expedite_pages "),
-            given_up: value(text, "expedite_fail "),
-        })
+        Some(Self { anon: value(text, "nr_anon_pages ")?, freed: value(text, "expedite_pages ") })
     }
 }
 
@@ -190,14 +174,12 @@ mod tests {
 
     #[test]
     fn memory_that_is_still_there_and_not_freed_is_lost() {
-        assert_eq!(classify(true, false, 1024), Raced::Freed);
-        assert_eq!(classify(true, true, 0), Raced::Freed);
-        assert_eq!(classify(false, true, 1024), Raced::Outrun);
-        assert_eq!(classify(false, false, 1024), Raced::Lost);
-        assert_eq!(classify(false, false, 500), Raced::Lost);
+        assert_eq!(classify(true, 1024), Raced::Freed);
+        assert_eq!(classify(true, 0), Raced::Freed);
+        assert_eq!(classify(false, 1024), Raced::Lost);
+        assert_eq!(classify(false, 500), Raced::Lost);
         // So little is left to the victim.
-        assert_eq!(classify(false, false, 256), Raced::Over);
-        assert_eq!(classify(false, true, 0), Raced::Over);
+        assert_eq!(classify(false, 256), Raced::Over);
     }
 
     #[test]

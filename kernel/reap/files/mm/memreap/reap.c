@@ -419,7 +419,7 @@ static void record_peak(struct mm_struct *mm)
  *
  * Any number of tasks can work on one @mm at a time. If this returns true,
  * everything reapable has been unmapped and, but for what another one is
- * about to free, freed.
+ * about to free and swap slots that its exit has kept, freed.
  *
  * Return: false if part of @mm was left out and the caller should try again.
  */
