@@ -38,7 +38,6 @@ const WITHOUT_RESULTS: &[&str] = &[
     "6.12 swap-batch: kernel memreap-off",
     "6.12 swap-defer: kernel memreap-batch",
     "6.12 swap-defer: kernel memreap-off",
-    "7.3 expedite: guest multi",
     "7.3 memcg-exit: guest multi",
     "7.3 oom-select: case all-cpus-2000 in guest icount-64",
     "7.3 oom-select: case ascending-2000 in guest icount-64",
