@@ -411,7 +411,7 @@ TEST_F_TIMEOUT(swap, a_device_at_its_limit, LIMIT)
 	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
 	/* orig_data_size compr_data_size mem_used_total ... */
 	ASSERT_TRUE(read_file("/sys/block/zram0/mm_stat", text, sizeof(text)));
-	ASSERT_EQ(sscanf(text, "%*d %*d %31s", limit), 1);
+	ASSERT_TRUE(sscanf(text, "%*d %*d %31s", limit) == 1);
 	ASSERT_TRUE(zram_write(0, "mem_limit", limit));
 	ASSERT_EQ(victim_start(&victim, &in_swap), GOOD);
 	EXPECT_GE(helped() - self->helped, PAGES / 2);
