@@ -22,8 +22,8 @@ pub const RELEASE: Scenario = Scenario {
         }
         &["fork-256-kib", "fork-1-mib", "fork-8-mib"], only(&["icount"]) => {
             lower "life-instructions" "instructions"
-                "all that a process costs which touches that much and exits: the mean of 100 in a row, without the longest \
-                 and the shortest tenth";
+                "all that a process costs which touches that much and exits: the mean of 100 in a row, without the \
+                 longest and the shortest tenth";
         }
         &["munmap-8-mib", "exit-8-mib"], only(&["multi"]) => {
             lower "zone-lock-contended" "count" "how often a CPU waits for the lock of the zone's free lists";

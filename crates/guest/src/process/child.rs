@@ -105,8 +105,7 @@ impl Child {
     /// # Errors
     /// Those of waitid(2).
     pub fn has_ended(&self) -> Result<bool> {
-        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        Ok(waitid(WaitId::Pid(self.pid), how).context("waitid")?.is_some())
+        Ok(self.end()?.is_some())
     }
 
     /// Whether somebody has killed the child.
@@ -114,11 +113,16 @@ impl Child {
     /// # Errors
     /// Those of waitid(2), and when it has ended by itself.
     pub fn was_killed(&self) -> Result<bool> {
-        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
-        match waitid(WaitId::Pid(self.pid), how).context("waitid")? {
+        match self.end()? {
             Some(status) if status.exited() => bail!("a child ended by itself ({status:?}); the console says why"),
             ended => Ok(ended.is_some()),
         }
+    }
+
+    /// How the child has ended, if it has; it stays to be waited for.
+    fn end(&self) -> Result<Option<WaitIdStatus>> {
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        waitid(WaitId::Pid(self.pid), how).context("waitid")
     }
 
     /// Waits until the child has done its work.

@@ -56,6 +56,11 @@ use protocol::results::Better;
 /// The fewest pairs that can yield a verdict: with five, p is never below 0.05 (2/2^5 = 0.06).
 pub const MIN_PAIRS: usize = 6;
 
+/// Returns the smallest p that so many pairs can have: that of a metric of which all say the same.
+pub fn smallest_p(pairs: usize) -> f64 {
+    2.0_f64.powf(1.0 - pairs as f64)
+}
+
 /// The most pairs that can be compared: all `2^pairs` signings are enumerated, so more would take too long.
 pub const MAX_PAIRS: usize = 20;
 

@@ -204,14 +204,19 @@ fn debian_repository(ctx: &Context) -> Result<PathBuf> {
         let step = ctx.progress.step("making a git repository of Debian's source");
         make::hard_link_copy(&source.dir, staging)?;
         host::output(git(staging).args(["init", "--quiet"]))?;
-        host::output(git(staging).args(["add", "--force", "--all"]))?;
-        let name = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
-        let message = source.version.full.as_str();
-        host::output(git(staging).args(name).args(["commit", "--quiet", "--message", message]))?;
+        commit_all(staging, &source.version.full)?;
         step.done("");
         Ok(())
     })?;
     Ok(repository)
+}
+
+/// Commits all files, also those that git is to ignore.
+fn commit_all(repository: &Path, message: &str) -> Result<()> {
+    host::output(git(repository).args(["add", "--force", "--all"]))?;
+    let name = ["-c", "user.name=lab", "-c", "user.email=lab@localhost"];
+    host::output(git(repository).args(name).args(["commit", "--quiet", "--message", message]))?;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -224,9 +229,7 @@ mod tests {
         fs::create_dir(&folder).unwrap();
         let commit = |text: &str| {
             fs::write(folder.join("a.c"), text).unwrap();
-            let name = ["-c", "user.name=x", "-c", "user.email=x@x"];
-            host::output(git(&folder).args(["add", "--force", "--all"])).unwrap();
-            host::output(git(&folder).args(name).args(["commit", "--quiet", "--message", text])).unwrap();
+            commit_all(&folder, text).unwrap();
             resolve(&folder, "HEAD").unwrap()
         };
         host::output(git(&folder).args(["init", "--quiet"])).unwrap();
@@ -273,8 +276,7 @@ mod tests {
         host::output(git(dir.path()).args(["clone", "--quiet", "--depth", "1", &from]).arg(&shallow)).unwrap();
         check_out(&ctx, &shallow, &clone, &two, &[]).unwrap();
         fs::write(shallow.join("a.c"), "three\n").unwrap();
-        let name = ["-c", "user.name=x", "-c", "user.email=x@x"];
-        host::output(git(&shallow).args(name).args(["commit", "--quiet", "--all", "--message", "three"])).unwrap();
+        commit_all(&shallow, "three").unwrap();
         let three = resolve(&shallow, "HEAD").unwrap();
         check_out(&ctx, &shallow, &clone, &three, &[]).unwrap();
         assert_eq!(fs::read_to_string(clone.join("a.c")).unwrap(), "three\n");

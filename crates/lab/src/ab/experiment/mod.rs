@@ -157,9 +157,8 @@ fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) 
     stats::compare(&[], rules).map_err(|e| WrongUsage(e.to_string()))?;
     let wrong = |what| WrongUsage(format!("{} pairs: {what}", plan.pairs));
     ensure!((1..=stats::MAX_PAIRS).contains(&plan.pairs), wrong("too few or too many to compare"));
-    let smallest_p = 2.0_f64.powf(1.0 - plan.pairs as f64);
     ensure!(
-        plan.pairs < stats::MIN_PAIRS || plan.shard.is_some() || smallest_p < plan.alpha,
+        plan.pairs < stats::MIN_PAIRS || plan.shard.is_some() || stats::smallest_p(plan.pairs) < plan.alpha,
         wrong("p is never below --alpha: more pairs, or a larger one")
     );
     ensure!(plan.shard.is_none_or(|shard| shard.of <= plan.pairs), wrong("too few for so many shards"));
