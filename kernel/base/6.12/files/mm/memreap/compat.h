@@ -17,11 +17,10 @@ static inline void compat_wake_hopeless(struct pglist_data *pgdat)
 
 /* In mm/oom_kill.c: stock marks nobody who dies already. */
 #ifdef CONFIG_MEMREAP_MEMCG_EXIT
-bool memcg_exit_mark_victim(void);
+void memcg_exit_mark_victim(void);
 #else
-static inline bool memcg_exit_mark_victim(void)
+static inline void memcg_exit_mark_victim(void)
 {
-	return true;
 }
 #endif
 
