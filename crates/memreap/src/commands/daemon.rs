@@ -37,8 +37,12 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
     match Config::load(path) {
         Ok(config) => {
             let name = config.path.as_ref().map_or(BUILT_IN_NAME.to_owned(), |path| escape(path).to_string());
-            // The daemon starts without it: a hook that is missing must not leave a machine without a killer.
-            let mut runs = true;
+            // The daemon starts all the same: a hook that is missing, or a user who was removed, must not leave a machine
+            // without a killer.
+            let mut runs = config.unmet.is_empty();
+            for line in &config.unmet {
+                writeln!(std::io::stderr(), "{line}")?;
+            }
             for (key, program) in config.commands() {
                 let found = access(program, Access::EXEC_OK).map_err(std::io::Error::from);
                 let found = found.and_then(|()| Ok(std::fs::metadata(program)?.is_file()));
@@ -102,6 +106,8 @@ mod tests {
         assert_eq!(check_config(Some(&path)).unwrap(), Exit::Usage);
         assert_eq!(check_config(Some(dir.path())).unwrap(), Exit::Usage);
         for key in ["warn.command", "kill.before"] {
+            fs::write(&path, "[[rule]]\nuser = 'removed'\nnever = true\n").unwrap();
+            assert_eq!((check_config(Some(&path)).unwrap(), Config::load(Some(&path)).is_ok()), (Exit::Usage, true));
             for (program, exit) in [("/bin/true", Exit::Done), ("/no/such/hook", Exit::Usage)] {
                 fs::write(&path, format!("{key} = [\"{program}\"]\n")).unwrap();
                 assert_eq!(check_config(Some(&path)).unwrap(), exit, "{key} {program}");

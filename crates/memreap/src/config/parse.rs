@@ -25,6 +25,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// The factors of `protect = true` and `prefer = true`.
 const DEFAULT_PROTECT: f64 = 0.1;
 const DEFAULT_PREFER: f64 = 10.0;
+/// (uid_t) -1, which the kernel gives to no process.
+const NOBODY: u32 = u32::MAX;
 /// The largest factor, and the inverse of the smallest: beyond them a weight would be a veto.
 const MAX_FACTOR: f64 = 1e6;
 
@@ -61,7 +63,7 @@ pub(super) fn config(file: &str, text: &str) -> Result<Config, ConfigError> {
     if defaults {
         rules.extend(built_in_rules(first)?);
     }
-    Ok(Config { path: None, act, kill, policy: Policy::new(rules), warn, record })
+    Ok(Config { path: None, act, kill, policy: Policy::new(rules), warn, record, unmet: problems.unmet(file) })
 }
 
 fn act(mut section: Section<'_, '_>) -> Act {
@@ -189,8 +191,11 @@ fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
     let label = section.get("label", |v| string(v).map(str::to_owned));
     let names = section.get("name", |v| one_or_more(v, |v| Pattern::name(string(v)?)));
     let command_lines = section.get("command_line", |v| one_or_more(v, |v| Pattern::command_line(string(v)?)));
-    let exes = section.get("exe", |v| one_or_more(v, exe));
-    let users = section.get("user", |v| one_or_more(v, user));
+    let mut unmet = Vec::new();
+    let exes = section.get("exe", |v| one_or_more(v, |v| exe(v, &mut unmet)));
+    unmet.drain(..).for_each(|text: String| section.unmet("exe", &text));
+    let users = section.get("user", |v| one_or_more(v, |v| user(v, &mut unmet)));
+    unmet.drain(..).for_each(|text| section.unmet("user", &text));
     let cgroups = section.get("cgroup", |v| one_or_more(v, |v| Pattern::cgroup(string(v)?)));
     let oom_score_adj = section.get("oom_score_adj", adj_range);
     let effect = effect(&mut section);
@@ -252,27 +257,35 @@ fn factor(value: &DeValue<'_>, usual: f64, range: RangeInclusive<f64>) -> Result
     Err(format!("{factor} is out of range; give {} to {}", range.start(), range.end()))
 }
 
-/// The path of an executable, which the kernel tells without links in it.
-fn exe(value: &DeValue<'_>) -> Result<Pattern, String> {
+/// The path of an executable. The kernel tells it without links in it, so where there is one it is followed.
+fn exe(value: &DeValue<'_>, unmet: &mut Vec<String>) -> Result<Pattern, String> {
     let text = string(value)?;
+    // What is wrong with it whatever this system has.
+    let pattern = Pattern::exe(text)?;
     // Up to the first component with a wildcard.
     let literal = text.find(['*', '?']).map_or(text, |wildcard| &text[..text[..wildcard].rfind('/').unwrap_or(0)]);
     let rest = &text[literal.len()..];
     match fs::canonicalize(literal) {
         Ok(path) if path.as_os_str() != literal => {
-            let path = path.display();
-            Err(format!("\"{literal}\" is \"{path}\" to the kernel; write \"{path}{rest}\""))
+            let real = format!("{}{rest}", path.display());
+            unmet.push(format!("\"{literal}\" is \"{}\" to the kernel; write \"{real}\"", path.display()));
+            Pattern::exe(&real)
         }
         Ok(path) if rest.is_empty() && path.is_dir() => {
-            Err(format!("\"{text}\" is a folder; write \"{}/**\" for all in it", text.trim_end_matches('/')))
+            unmet.push(format!("\"{text}\" is a folder; write \"{}/**\" for all in it", text.trim_end_matches('/')));
+            Ok(pattern)
         }
-        _ => Pattern::exe(text),
+        _ => Ok(pattern),
     }
 }
 
-fn user(value: &DeValue<'_>) -> Result<u32, String> {
+/// The number of a user. One who is not there has no processes, and the rule fits none for his sake.
+fn user(value: &DeValue<'_>, unmet: &mut Vec<String>) -> Result<u32, String> {
     if let DeValue::String(name) = value {
-        return users::id(name).ok_or_else(|| format!("there is no user \"{name}\" in /etc/passwd; give the number"));
+        return Ok(users::id(name).unwrap_or_else(|| {
+            unmet.push(format!("there is no user \"{name}\" in /etc/passwd; give the number, or remove the rule"));
+            NOBODY
+        }));
     }
     u32::try_from(integer(value)?).map_err(|_| "is no user's number; those have 32 bits".to_owned())
 }

@@ -18,11 +18,13 @@ const MAX_PROBLEMS: usize = 50;
 pub(super) struct Problems<'t> {
     text: &'t str,
     found: Vec<(usize, String)>,
+    /// What is right, and names what this system does not have: so it can become untrue without a change of the text.
+    unmet: Vec<(usize, String)>,
 }
 
 impl<'t> Problems<'t> {
     pub(super) fn new(text: &'t str) -> Self {
-        Self { text, found: Vec::new() }
+        Self { text, found: Vec::new(), unmet: Vec::new() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -35,25 +37,33 @@ impl<'t> Problems<'t> {
     }
 
     /// One line per problem, "FILE:LINE: PROBLEM", in the order of the file.
-    pub(super) fn into_lines(mut self, file: &str) -> Vec<String> {
-        self.found.sort();
-        let more = self.found.len().saturating_sub(MAX_PROBLEMS);
-        let mut lines: Vec<_> = self
-            .found
-            .iter()
-            .take(MAX_PROBLEMS)
-            .map(|(at, problem)| {
-                let before = self.text.as_bytes().get(..*at).unwrap_or_default();
-                let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-                // Keys and values are quoted in it.
-                format!("{file}:{line}: {}", escape(problem))
-            })
-            .collect();
-        if more > 0 {
-            lines.push(format!("{file}: and {more} more"));
-        }
-        lines
+    pub(super) fn into_lines(self, file: &str) -> Vec<String> {
+        lines(self.text, self.found, file)
     }
+
+    /// As [`Problems::into_lines`], of what this system does not have.
+    pub(super) fn unmet(self, file: &str) -> Vec<String> {
+        lines(self.text, self.unmet, file)
+    }
+}
+
+fn lines(text: &str, mut found: Vec<(usize, String)>, file: &str) -> Vec<String> {
+    found.sort();
+    let more = found.len().saturating_sub(MAX_PROBLEMS);
+    let mut lines: Vec<_> = found
+        .iter()
+        .take(MAX_PROBLEMS)
+        .map(|(at, problem)| {
+            let before = text.as_bytes().get(..*at).unwrap_or_default();
+            let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+            // Keys and values are quoted in it.
+            format!("{file}:{line}: {}", escape(problem))
+        })
+        .collect();
+    if more > 0 {
+        lines.push(format!("{file}: and {more} more"));
+    }
+    lines
 }
 
 /// A table of the file, of which values are taken one by one.
@@ -157,6 +167,12 @@ impl<'a, 't> Section<'a, 't> {
     pub(super) fn reject(&mut self, key: &str, text: &str) {
         let at = self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start);
         self.wrong(at, key, text);
+    }
+
+    /// Reports that this system does not have what the value under `key` names.
+    pub(super) fn unmet(&mut self, key: &str, text: &str) {
+        let at = self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start);
+        self.problems.unmet.push((at, format!("{}: {text}", self.path(key))));
     }
 
     /// Reports what is wrong with the section itself.

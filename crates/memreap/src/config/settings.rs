@@ -34,6 +34,8 @@ pub struct Config {
     pub warn: Warn,
     /// What is recorded.
     pub record: Record,
+    /// What it names and this system does not have, each with file, line, key and remedy.
+    pub unmet: Vec<String>,
 }
 
 /// An amount of memory: a share of all, but no more than a size.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
 use std::fs::Permissions;
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 use std::time::Duration;
@@ -27,11 +28,15 @@ fn errors(text: &str) -> Vec<String> {
 }
 
 fn judge(config: &Config, comm: &str, uid: u32, cgroup: &str) -> (Verdict, String) {
+    judge_exe(config, Exe::Unread, comm, uid, cgroup)
+}
+
+fn judge_exe(config: &Config, exe: Exe<'_>, comm: &str, uid: u32, cgroup: &str) -> (Verdict, String) {
     let verdict = config.policy.judge(&Subject {
         pid: Pid::new(4711).unwrap(),
         comm: comm.as_bytes(),
         command_line: Some(b""),
-        exe: Exe::Unread,
+        exe,
         uid,
         cgroup: cgroup.as_bytes(),
         oom_score_adj: 0,
@@ -181,7 +186,7 @@ name = "x"
 [[rule]]
 never = true
 prefer = 0.5
-user = "no such user"
+user = -1
 cgroup = "system.slice"
 oom_score_adj = "< x"
 [extra]
@@ -205,7 +210,7 @@ oom_score_adj = "< x"
         "c:18: rule: says not what to do; give one of never, protect, prefer, weight",
         "c:20: rule: says more than one thing to do; give one of never, protect, prefer, weight",
         "c:22: rule.prefer: 0.5 is out of range; give 1 to 1000000",
-        "c:23: rule.user: there is no user \"no such user\" in /etc/passwd; give the number",
+        "c:23: rule.user: is no user's number; those have 32 bits",
         "c:24: rule.cgroup: starts with a /, as '/system.slice' or '/**/system.slice' do",
         "c:25: rule.oom_score_adj: is no range; give a number from -1000 to 1000 \
          or a comparison such as \"<= -900\"",
@@ -246,21 +251,25 @@ fn the_path_of_an_executable_is_checked() {
     fs::write(dir.join("program"), "").unwrap();
     std::os::unix::fs::symlink(dir.join("program"), dir.join("link")).unwrap();
     let path = |name| dir.join(name).display().to_string();
-    let wrong = |exe: &str| errors(&format!("[[rule]]\nweight = 1\nexe = {exe:?}\n")).remove(0);
+    let text = |exe: &str| format!("[[rule]]\nweight = 1\nexe = {exe:?}\n");
+    let wrong = |exe: &str| errors(&text(exe)).remove(0);
+    let unmet = |exe: &str| parse(&text(exe)).unmet.remove(0);
     assert_eq!(
-        wrong(&path("link")),
+        unmet(&path("link")),
         format!("c:3: rule.exe: \"{0}\" is \"{1}\" to the kernel; write \"{1}\"", path("link"), path("program"))
     );
     fs::create_dir(dir.join("folder")).unwrap();
     std::os::unix::fs::symlink("folder", dir.join("folder-link")).unwrap();
     for (exe, told) in [
         (path("folder"), format!("\"{0}\" is a folder; write \"{0}/**\" for all in it", path("folder"))),
-        (path("folder/"), format!("write \"{}\"", path("folder"))),
-        (path("program/"), format!("fits no file; write '{}/**'", path("program"))),
         (path("folder-link/*"), format!("write \"{}/*\"", path("folder"))),
         (path("folder-link/**/x?"), format!("write \"{}/**/x?\"", path("folder"))),
     ] {
-        assert!(wrong(&exe).contains(&told), "{}", wrong(&exe));
+        assert!(unmet(&exe).contains(&told), "{}", unmet(&exe));
+    }
+    for name in ["folder", "program"] {
+        let path = path(name);
+        assert!(wrong(&(path.clone() + "/")).contains(&format!("fits no file; write '{path}/**'")));
     }
     let no_path = "c:3: rule.exe: is no absolute path; write it in full, or '/**/postgres' for any folder";
     assert_eq!(wrong("postgres"), no_path);
@@ -269,6 +278,28 @@ fn the_path_of_an_executable_is_checked() {
     {
         assert!(parse(&format!("rule = [{{ exe = {exe:?}, weight = 1 }}]")).policy.needs_exe(), "{exe}");
     }
+}
+
+#[test]
+fn what_this_system_does_not_have_changes_no_other_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().canonicalize().unwrap();
+    fs::write(dir.join("program"), "").unwrap();
+    std::os::unix::fs::symlink("program", dir.join("link")).unwrap();
+    let text = format!(
+        "policy.defaults = false\n[[rule]]\nuser = ['removed']\nnever = true\n[[rule]]\nexe = '{0}/link'\nweight = 3\n",
+        dir.display()
+    );
+    let config = parse(&text);
+    assert_eq!(
+        config.unmet[0],
+        "c:3: rule.user: there is no user \"removed\" in /etc/passwd; give the number, or remove the rule"
+    );
+    assert!(config.unmet[1].starts_with("c:6: rule.exe: ") && config.unmet.len() == 2, "{:?}", config.unmet);
+    // Nobody is spared for the sake of one who is not there, and a link stands for what it names.
+    let program = dir.join("program");
+    let verdict = judge_exe(&config, Exe::Path(program.as_os_str().as_bytes()), "x", 0, "/").0;
+    assert!(!verdict.never && verdict.factor == 3.0, "{verdict:?}");
 }
 
 #[test]

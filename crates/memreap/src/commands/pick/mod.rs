@@ -114,6 +114,7 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
             return Ok(Exit::Usage);
         }
     };
+    config.unmet.iter().for_each(|line| eprintln!("memreap: warning: {line}"));
     let root = Root::system();
     let room = process::pids(&root)?.count() + SPARE_PROCESSES;
     let mut chooser = Chooser::new(&root, room).context("cannot read processes")?;

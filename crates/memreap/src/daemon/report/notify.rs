@@ -89,6 +89,9 @@ impl Notifier {
                 None
             }
         });
+        for line in &config.unmet {
+            journal.log(EntryKind::Trouble, Priority::Warning, format_args!("{line}"));
+        }
         let unwritten = Vec::with_capacity(MAX_UNWRITTEN);
         let metrics = Metrics::default();
         Ok(Self { journal, service, history, unwritten, server, warner, metrics, last_error: None })
@@ -160,6 +163,9 @@ impl Notifier {
         match config {
             Ok(config) => {
                 self.metrics.reloads += 1;
+                for line in &config.unmet {
+                    self.journal.log(EntryKind::Reloaded, Priority::Warning, format_args!("{line}"));
+                }
                 self.journal.log(
                     EntryKind::Reloaded,
                     Priority::Info,
