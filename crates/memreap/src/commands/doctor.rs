@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::path::Path;
 
 use anyhow::Result;
 use linux::cgroup::Hierarchy;
@@ -312,15 +313,30 @@ fn other_killers(root: &Root) -> Finding {
             OTHER_KILLERS.into_iter().find(|other| *name.as_bytes() == other.as_bytes()[..other.len().min(15)])
         })
         .collect();
-    if running.is_empty() {
-        return check.is(State::Ok, "none runs");
-    }
-    let names: Vec<&str> = running.into_iter().collect();
+    let at_boot: BTreeSet<&str> = OTHER_KILLERS.into_iter().filter(|name| starts_at_boot(root, name)).collect();
+    let found = match (running.is_empty(), at_boot.is_subset(&running)) {
+        (true, true) => return check.is(State::Ok, "none runs"),
+        (false, _) => format!("running: {}", Vec::from_iter(running.iter().copied()).join(", ")),
+        (true, false) => format!("from the next boot on: {}", Vec::from_iter(at_boot.iter().copied()).join(", ")),
+    };
+    let names: Vec<&str> = running.union(&at_boot).copied().collect();
     let units = names.join(" ").replace("systemd-oomd", "systemd-oomd.service systemd-oomd.socket");
     check
-        .is(State::Off, format!("running: {}", names.join(", ")))
+        .is(State::Off, found)
         // What is only disabled is started by its socket.
         .remedy(format!("keep one: systemctl mask --now {units}"))
+}
+
+/// Whether a systemd unit of this name, a service or a socket, is enabled and not masked.
+fn starts_at_boot(root: &Root, name: &str) -> bool {
+    let units = root.resolve(Path::new("/etc/systemd/system"));
+    let folders = std::fs::read_dir(&units).into_iter().flatten().flatten().map(|folder| folder.path());
+    let wants: Vec<_> = folders.filter(|path| path.extension().is_some_and(|e| e == "wants")).collect();
+    ["service", "socket"].map(|kind| format!("{name}.{kind}")).iter().any(|unit| {
+        let masked = std::fs::read_link(units.join(unit)).is_ok_and(|target| target == Path::new("/dev/null"));
+        // A link into the unit's own folder, which need not be there under another root.
+        !masked && wants.iter().any(|wants| wants.join(unit).is_symlink())
+    })
 }
 
 fn pressure(root: &Root) -> Finding {

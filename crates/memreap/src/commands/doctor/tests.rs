@@ -129,6 +129,14 @@ fn another_killer_is_named() {
     };
     write(dir.path(), &[("proc/1/comm", "systemd\n"), ("proc/2/comm", "earlyoomist\n")]);
     assert_eq!(killers(dir.path()), (State::Ok, "none runs".to_owned()));
+    // Stopped by hand, and back at the next boot.
+    write(dir.path(), &[("etc/systemd/system/multi-user.target.wants/x.service", "")]);
+    let unit = dir.path().join("etc/systemd/system/multi-user.target.wants/nohang.service");
+    std::os::unix::fs::symlink("/usr/lib/systemd/system/nohang.service", &unit).unwrap();
+    assert_eq!(killers(dir.path()), (State::Off, "from the next boot on: nohang".to_owned()));
+    // As the remedy leaves it.
+    std::os::unix::fs::symlink("/dev/null", dir.path().join("etc/systemd/system/nohang.service")).unwrap();
+    assert_eq!(killers(dir.path()).0, State::Ok);
     write(dir.path(), &[("proc/3/comm", "systemd-oomd\n"), ("proc/4/comm", "earlyoom\n")]);
     assert_eq!(killers(dir.path()), (State::Off, "running: earlyoom, systemd-oomd".to_owned()));
     write(dir.path(), &[("proc/3/comm", "low-memory-moni\n")]);
