@@ -55,11 +55,6 @@ pub const EXPEDITE: Scenario = Scenario {
             higher "worst/kill-rate" "MB/s" "the slowest case: how much memory must be kept free depends on it";
             higher "worst/memreap-rate" "MB/s" "the same by `memreap kill`";
         }
-        &["race"], only(&["multi"]) => {
-            lower "lost" "count"
-                "of 250 kills, half of them of processes about to exit: how often nobody but the process itself freed \
-                 its mapped memory";
-        }
         &["hostile"] => {
             higher "repeats-foreground" "loops/ms"
                 "what hogs get done beside four processes that have 5 % of a CPU together and kill the same victims \

@@ -6,7 +6,6 @@
 
 mod hostile;
 mod kills;
-mod race;
 
 use std::thread;
 use std::time::Duration;
@@ -30,8 +29,6 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 const RETURN_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The period of CPU limits.
 const PERIOD: Duration = Duration::from_millis(100);
-/// The case in which kills race with exits.
-const RACE: &str = "race";
 /// The case in which a user kills all the time.
 const HOSTILE: &str = "hostile";
 /// The slowest of all cases, for two methods of killing.
@@ -52,11 +49,6 @@ pub fn run(args: &Arguments, out: &mut Reporter) -> Result<()> {
         let of_method = rates.iter().filter(|(m, _)| *m == method).map(|&(_, rate)| rate);
         out.sample(metric, of_method.fold(f64::INFINITY, f64::min));
     }
-    each_case([(RACE, ())], out, |case, (), out| {
-        let lost = race::lost(cpus, expedites, out)?;
-        out.sample(&metric_name(case, "lost"), lost.into());
-        Ok(())
-    })?;
     each_case([(HOSTILE, Attack::ALL)], out, |case, attacks, out| {
         for (attack, metric) in attacks {
             let rate = hostile::rate(cpus, expedites, attack, metric, out)?;

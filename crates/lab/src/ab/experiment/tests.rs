@@ -237,7 +237,7 @@ fn only_guests_that_have_the_case_are_booted() {
             .map_err(|e| e.to_string())
     };
     assert_eq!(names(None, "cpu-10").unwrap(), "multi icount");
-    assert_eq!(names(None, "race").unwrap(), "multi");
+    assert_eq!(names(Some("multi"), "free").unwrap(), "multi");
     let error = names(Some("icount"), "race").unwrap_err();
     assert!(error.starts_with("expedite: no case 'race'; there are: bystander, cpu-10"), "{error}");
 }

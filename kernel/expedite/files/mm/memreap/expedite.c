@@ -77,11 +77,20 @@ static atomic_long_t expedite_kills;
 static atomic_long_t expedite_freed;
 static atomic_long_t expedite_fails;
 
-/* What freeing @mm would free: file pages stay in the page cache. */
+/*
+ * The time that workers have used on this CPU since they last gave way, in ns:
+ * many small victims are as much work as a large one.
+ */
+static DEFINE_PER_CPU(unsigned long, expedite_unpaid_ns);
+
+/*
+ * What freeing @mm would free: file pages stay in the page cache. All CPUs'
+ * parts, as what the others have of a process with many threads is a lot.
+ */
 static unsigned long private_pages(struct mm_struct *mm)
 {
-	return get_mm_counter(mm, MM_ANONPAGES) +
-	       get_mm_counter(mm, MM_SWAPENTS);
+	return get_mm_counter_sum(mm, MM_ANONPAGES) +
+	       get_mm_counter_sum(mm, MM_SWAPENTS);
 }
 
 /* --- The reclaim --- */
@@ -150,7 +159,7 @@ static enum expedite_outcome find_obstacle(struct memreap_expedite *e)
 	exiting = data_race(READ_ONCE(e->nr_exiting));
 	if ((shared && own != users) || dumps) {
 		obstacle = EXPEDITE_SHARED;
-	} else if (!users && !exiting) {
+	} else if (shared && !users && !exiting) {
 		/* Of several that shared it, a worker helps the last one. */
 		obstacle = EXPEDITE_EXITED;
 	} else if (futexes) {
@@ -213,7 +222,7 @@ static void expedite_work(struct work_struct *work)
 						  work);
 	struct reap_pace pace = {
 		.percent = READ_ONCE(expedite_cpu_percent),
-		.since = ktime_get_ns(),
+		.since = ktime_get_ns() - this_cpu_xchg(expedite_unpaid_ns, 0),
 	};
 	u64 runtime = task_sched_runtime(current);
 	struct task_struct *victim = e->victim;
@@ -228,7 +237,7 @@ static void expedite_work(struct work_struct *work)
 		if (e->tries < EXPEDITE_RETRIES) {
 			queue_delayed_work(expedite_wq, &e->work,
 					   msecs_to_jiffies(1 << e->tries++));
-			return;
+			goto pause;
 		}
 		atomic_long_inc(&expedite_fails);
 	}
@@ -236,6 +245,9 @@ static void expedite_work(struct work_struct *work)
 	mmdrop(e->mm);
 	/* With it goes the request. */
 	put_task_struct(victim);
+pause:
+	memreap_reap_pause(&pace);
+	this_cpu_write(expedite_unpaid_ns, ktime_get_ns() - pace.since);
 }
 
 /* --- Kills --- */
@@ -455,8 +467,10 @@ bool memreap_expedite_exit(struct mm_struct *mm)
 	struct memreap_expedite *e = &signal->expedite;
 	unsigned long flags;
 
+	/* Approximate: a sum over all CPUs would be much for a small process. */
 	if ((!group && atomic_read(&signal->live)) ||
-	    private_pages(mm) < EXPEDITE_MIN_PAGES)
+	    get_mm_counter(mm, MM_ANONPAGES) + get_mm_counter(mm, MM_SWAPENTS) <
+	    EXPEDITE_MIN_PAGES)
 		return false;
 
 	if (static_branch_unlikely(&memreap_expedite_size_key) && group &&

@@ -293,11 +293,15 @@ static u64 pause_needed(struct reap_pace *pace)
 	return div_u64(took * (100 - pace->percent), pace->percent);
 }
 
-/*
- * Sleeps if the time slice is over and others want the CPU. Returns the number
- * of pauses: 1 or 0.
+/**
+ * memreap_reap_pause - let others have the CPU
+ * @pace: whose time slice may be over; or NULL
+ *
+ * Sleeps if it is over and others want the CPU.
+ *
+ * Return: the number of pauses, 1 or 0.
  */
-static unsigned int reap_pause(struct reap_pace *pace)
+unsigned int memreap_reap_pause(struct reap_pace *pace)
 {
 	u64 ns = min(pause_needed(pace), REAP_MAX_PAUSE_NS);
 	unsigned long us = div_u64(ns, NSEC_PER_USEC);
@@ -321,7 +325,7 @@ static bool give_way(struct reaper *r)
 	r->locked = false;
 	r->moved = true;
 	r->stat.yields++;
-	r->stat.pauses += reap_pause(r->pace);
+	r->stat.pauses += memreap_reap_pause(r->pace);
 
 	if (r->may_sleep) {
 		r->locked = !mmap_read_lock_killable(r->mm);

@@ -69,6 +69,7 @@ static inline void memreap_reap_exit_flush(struct mmu_gather *tlb)
 
 bool memreap_reap_mm(struct mm_struct *mm, bool may_sleep, bool *locked,
 		     unsigned long *pages, struct reap_pace *pace);
+unsigned int memreap_reap_pause(struct reap_pace *pace);
 
 #else
 

@@ -9,6 +9,7 @@
 
 #include "../kselftest_harness.h"
 #include "expedite.h"
+#include "folios.h"
 
 /* Of victims that are started by a fixture, or by START(). */
 static struct region memory;
@@ -444,8 +445,10 @@ TEST_F_TIMEOUT(value, threads_killed_by_exec, LIMIT)
 
 #define WORKQUEUE	"/sys/devices/virtual/workqueue/memreap_expedite"
 
-/* So large that it takes a worker several turns. */
+/* So large that it takes a worker several turns... */
 #define SEVERAL_TURNS	(96 * MIB)
+/* ...and so many that together need several, each much less than one. */
+#define MANY		64
 /* So many that the middle one is not one in which the machine stalled. */
 #define TRIES		5
 
@@ -547,32 +550,42 @@ static long long other_waited(const struct other *o)
 }
 
 /*
- * Kill a victim that cannot free anything, with worker and other on one CPU.
+ * Kill @nr victims that cannot free anything, with worker and other on one CPU.
  * Returns how much of the time until all is freed the other did not get, in
  * per cent; -1 if it did not work.
  */
-static long lost_beside_worker(int cpu, const char *percent)
+static long lost_beside_worker(int cpu, const char *percent, int nr,
+			       struct region *region)
 {
-	struct region region = { .size = SEVERAL_TURNS, .seed = 8 };
-	struct victim_ops ops = { &region, region_fill };
+	struct victim_ops ops = { region, region_fill };
 	struct other other = { .cpu = cpu };
-	struct victim v;
+	static struct victim v[MANY];
 	struct told told;
 	long long waited;
-	bool ok;
+	int started = 0;
+	bool ok = true;
 
-	if (!write_file(CPU_PERCENT, percent) ||
-	    victim_start(&v, &ops) != GOOD ||
-	    pthread_create(&other.thread, NULL, other_fn, &other))
+	while (ok && started < nr) {
+		ok = victim_start(&v[started], &ops) == GOOD &&
+		     !park(&v[started], kill_plain);
+		started++;
+	}
+	ok = ok && write_file(CPU_PERCENT, percent) &&
+	     write_file(INSTANCE "/trace", "\n") &&
+	     !pthread_create(&other.thread, NULL, other_fn, &other);
+	if (!ok)
 		return -1;
 	ok = within(PATIENCE, __atomic_load_n(&other.ready, __ATOMIC_SEQ_CST));
 	waited = other_waited(&other);
-	ok = ok && !park(&v, kill_expedited) && wait_all_done(v.pid, &told) &&
-	     told.bytes >= SEVERAL_TURNS;
+	for (int i = 0; ok && i < nr; i++)
+		ok = !kill_expedited(&v[i]);
+	ok = ok && within(PATIENCE, all_done(0, &told) && told.done >= nr) &&
+	     told.bytes >= nr * region->size;
 	waited = other_waited(&other) - waited;
 	__atomic_store_n(&other.stop, true, __ATOMIC_RELAXED);
 	pthread_join(other.thread, NULL);
-	victim_end(&v);
+	while (started--)
+		victim_end(&v[started]);
 	if (!ok)
 		return -1;
 
@@ -608,14 +621,14 @@ static long median(long *values)
 
 /* What a task that shares a CPU with a worker does not get of it, in per cent. */
 static void usually_lost(struct __test_metadata *_metadata, const char *percent,
-			 long *lost)
+			 int nr, struct region *region, long *lost)
 {
 	int cpu = sched_getcpu();
 	long each[TRIES];
 
 	ASSERT_TRUE(pin_worker(cpu));
 	for (int i = 0; i < TRIES; i++) {
-		each[i] = lost_beside_worker(cpu, percent);
+		each[i] = lost_beside_worker(cpu, percent, nr, region);
 		TH_LOG("%ld %% lost", each[i]);
 		ASSERT_GE(each[i], 0);
 	}
@@ -625,19 +638,37 @@ static void usually_lost(struct __test_metadata *_metadata, const char *percent,
 /* Nothing of it... */
 TEST_F_TIMEOUT(percent, all_of_a_cpu, LIMIT)
 {
+	struct region region = { .size = SEVERAL_TURNS, .seed = 8 };
 	long lost;
 
-	usually_lost(_metadata, "100", &lost);
+	usually_lost(_metadata, "100", 1, &region, &lost);
 	EXPECT_GE(lost, 85);
 }
 
 /* ...or what is left over. */
 TEST_F_TIMEOUT(percent, half_of_a_cpu, LIMIT)
 {
+	struct region region = { .size = SEVERAL_TURNS, .seed = 8 };
 	long lost;
 
-	usually_lost(_metadata, "50", &lost);
+	usually_lost(_metadata, "50", 1, &region, &lost);
 	EXPECT_LE(lost, 75);
+}
+
+/* Many small ones are together as much as a large one. */
+TEST_F_TIMEOUT(percent, many_small_ones, LIMIT)
+{
+	const struct folios folios = { .kib = FOLIO_PMD };
+	struct region region = { .size = 2 * MIB, .seed = 9 };
+	struct folio_settings settings;
+	long lost;
+
+	/* Without huge pages they are not as small. */
+	if (!folios_begin(&settings, &folios))
+		region.folio_kib = folios.kib;
+	usually_lost(_metadata, "10", MANY, &region, &lost);
+	folios_end(&settings);
+	EXPECT_LE(lost, 50);
 }
 
 TEST_HARNESS_MAIN
