@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Exit codes.
 
+use std::io::{Error, ErrorKind};
 use std::process::ExitCode;
 
 /// How a command ended.
@@ -44,6 +45,15 @@ impl Exit {
             Self::Shared => 6,
             Self::Internal => 70,
             Self::Interrupted => 130,
+        }
+    }
+
+    /// Returns the exit when the output was `written`. Who does not read it to its end, as head(1), may want to know
+    /// what the exit code says.
+    pub(crate) fn after(self, written: anyhow::Result<()>) -> anyhow::Result<Self> {
+        match written {
+            Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => Ok(self),
+            written => written.map(|()| self),
         }
     }
 }

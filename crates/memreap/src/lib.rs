@@ -20,7 +20,8 @@ pub mod policy;
 pub mod units;
 mod users;
 
-use std::io::{Error, ErrorKind};
+use std::fmt::Display;
+use std::io::{Error, ErrorKind, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -35,8 +36,13 @@ pub fn main() -> ExitCode {
         // A reader of the output that stops early, such as head(1), is no error.
         Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => Exit::Done.into(),
         Err(e) => {
-            eprintln!("memreap: {e:#}");
+            say(format_args!("memreap: {e:#}"));
             Exit::Internal.into()
         }
     }
+}
+
+/// Writes a line to stderr. It is lost where nobody can read it: that fails nothing.
+pub(crate) fn say(line: impl Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -174,3 +174,31 @@ fn no_file_is_no_kill_and_what_cannot_be_read_is_an_error() {
     let ran = files.run(&[]);
     assert!(ran.code == Some(70) && ran.err.contains("/dev/zero cannot be read: not a regular file"), "{ran:?}");
 }
+
+#[test]
+fn what_nobody_reads_on_stderr_changes_nothing() {
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let files = Files::new(b"{\"torn\n");
+    let history = |files: &Files| {
+        let mut command = memreap();
+        Ran::from(
+            command.args(["history", "--json", "--config"]).arg(files.config()).stderr(closed()).output().unwrap(),
+        )
+    };
+    let ran = history(&files);
+    assert_eq!((ran.code, ran.json()["errors"].as_array().unwrap().len()), (Some(0), 1), "{ran:?}");
+    files.configure("wrong");
+    assert_eq!(history(&files).code, Some(2));
+    for command in [&["daemon", "--check-config"][..], &["daemon"], &["pick"], &["watch"]] {
+        let mut process = memreap();
+        process.args(command).arg("--config").arg(files.config()).stderr(closed());
+        assert_eq!(process.output().unwrap().status.code(), Some(2), "{command:?}");
+    }
+    // The answer of one that nobody reads.
+    let ended = memreap().arg("doctor").stdout(closed()).output().unwrap().status.code();
+    assert_eq!(ended, memreap().arg("doctor").output().unwrap().status.code());
+}

@@ -55,12 +55,12 @@ Exit codes:
   6    dead, but the memory is held by another process that shares it
   70   internal error, or /proc cannot be read
   130  interrupted by Ctrl-C; what was killed stays killed
-  If several apply, the first of this list: 130, 5, 6, 3, 4, 1. A result that cannot be written
+  If several apply, the first of this list: 70, 130, 5, 6, 3, 4, 1. A result that cannot be written
   changes no exit code; stderr says so. A dry run has the exit code of the real run, as far as that
   can be known.
 
-JSON, one object, but none with exit code 70 or a wrong command line (sizes in bytes, times in
-seconds; fields may be added without a new version):
+JSON, one object, but none where /proc cannot be read or the command line is wrong (sizes in
+bytes, times in seconds; fields may be added without a new version):
   version, command      2, \"kill\"
   dry_run, interrupted  true or false
   exit_code             as above

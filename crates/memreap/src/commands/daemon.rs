@@ -13,6 +13,7 @@ use crate::config::{BUILT_IN_NAME, Config, Record};
 use crate::daemon;
 use crate::daemon::report::warn::finds_notifier;
 use crate::exit::Exit;
+use crate::say;
 
 /// Runs the daemon until it is told to stop, or checks its configuration.
 ///
@@ -26,7 +27,7 @@ pub fn run(args: &DaemonArgs) -> Result<Exit> {
     match Config::load(path) {
         Ok(config) => daemon::run::run(config, args.dry_run),
         Err(error) => {
-            eprintln!("{error}");
+            say(error);
             Ok(Exit::Usage)
         }
     }
@@ -41,7 +42,7 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
             // without a killer.
             let mut runs = config.unmet.is_empty();
             for line in &config.unmet {
-                writeln!(std::io::stderr(), "{line}")?;
+                say(line);
             }
             for (key, program) in config.commands() {
                 let found = access(program, Access::EXEC_OK).map_err(std::io::Error::from);
@@ -53,19 +54,18 @@ fn check_config(path: Option<&Path>) -> Result<Exit> {
                 };
                 runs = false;
                 let program = escape(program.as_bytes());
-                writeln!(std::io::stderr(), "{name}: {key}: {program} cannot be run: {problem}")?;
+                say(format_args!("{name}: {key}: {program} cannot be run: {problem}"));
             }
             if !runs {
                 return Ok(Exit::Usage);
             }
             for warning in warnings(&config) {
-                writeln!(std::io::stderr(), "{name}: warning: {warning}")?;
+                say(format_args!("{name}: warning: {warning}"));
             }
-            writeln!(std::io::stdout(), "{name}: ok")?;
-            Ok(Exit::Done)
+            Exit::Done.after(writeln!(std::io::stdout(), "{name}: ok").map_err(Into::into))
         }
         Err(error) => {
-            writeln!(std::io::stderr(), "{error}")?;
+            say(error);
             Ok(Exit::Usage)
         }
     }

@@ -39,7 +39,8 @@ const TOPICS_REMEDY: &str = "a kernel with memreap's topics";
 const SYSCTLS: usize = 2;
 
 /// The names, also of their units, of other daemons that kill when memory is short.
-const OTHER_KILLERS: [&str; 7] = ["systemd-oomd", "earlyoom", "nohang", "bustd", "oomd", "lmkd", "low-memory-monitor"];
+const OTHER_KILLERS: [&str; 8] =
+    ["systemd-oomd", "earlyoom", "nohang", "nohang-desktop", "bustd", "oomd", "lmkd", "low-memory-monitor"];
 
 /// Capabilities that help.
 const CAPABILITIES: [(&str, CapabilitySet, &str); 4] = [
@@ -136,8 +137,7 @@ pub fn run(json: bool) -> Result<Exit> {
     } else {
         render(&findings, &probes)
     };
-    std::io::stdout().write_all(text.as_bytes())?;
-    Ok(exit)
+    exit.after(std::io::stdout().write_all(text.as_bytes()).map_err(Into::into))
 }
 
 /// Runs all checks; returns the findings in the order in which they are printed.

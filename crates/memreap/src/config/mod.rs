@@ -12,9 +12,8 @@ mod settings;
 use std::path::Path;
 
 use linux::meminfo::MemInfo;
-use linux::{Root, escape};
+use linux::{Pid, Root, escape};
 
-use crate::kill::target;
 pub(crate) use settings::BUILT_IN_NAME;
 pub use settings::{
     Act, BUILT_IN, Config, ConfigError, DEFAULT_PATH, EARLY_WATERMARK_SCALE_FACTOR, Kill, Level, Record, Warn,
@@ -30,14 +29,15 @@ impl Default for Config {
 
 impl Config {
     /// Reads `path`, or [`DEFAULT_PATH`] if that exists, or else takes the built-in configuration. Adds what
-    /// the policy needs of this system: its memory, and the processes that memreap depends on.
+    /// the policy needs of this system: its memory, and memreap itself, which is spared.
     ///
     /// # Errors
     /// All that is wrong, each with file, line, key and remedy.
     pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
         let mut config = Self::read(path)?;
         let root = Root::system();
-        config.policy.spare(target::ancestry(&root));
+        // Not what it was started from: that may end, and another process get its ID.
+        config.policy.spare(vec![Pid::own()]);
         // Without it oom_score_adj does not count; the daemon needs the file for more, and reports the error.
         if let Ok(info) = MemInfo::read(&root) {
             config.policy.set_total(info.total.saturating_add(info.swap_total));

@@ -13,6 +13,7 @@ use super::section::{
     Problems, Section, boolean, duration, integer, level, list, number, one_or_more, percent, string, unless_false,
 };
 use super::settings::{Act, BUILT_IN, BUILT_IN_NAME, Config, ConfigError, Kill, Record, Warn, WholeCgroup};
+use crate::daemon::report::warn::MAX_COMMAND_BYTES;
 use crate::kill::{FirstSignal, SignalFirst};
 use crate::policy::{Effect, Pattern, Policy, Rule};
 use crate::units::parse_size;
@@ -141,7 +142,10 @@ fn command(value: &DeValue<'_>) -> Result<Option<Vec<String>>, String> {
     match command.first() {
         None => Ok(None),
         // It is run without a shell, and with whatever PATH the daemon has.
-        Some(program) if Path::new(program).is_absolute() => Ok(Some(command)),
+        Some(program) if Path::new(program).is_absolute() => match command.iter().map(|word| word.len() + 1).sum() {
+            0..=MAX_COMMAND_BYTES => Ok(Some(command)),
+            bytes => Err(format!("has {bytes} bytes, of {MAX_COMMAND_BYTES} at most; write a script")),
+        },
         Some(program) => Err(format!("\"{program}\" is no absolute path; write it in full")),
     }
 }
@@ -202,6 +206,11 @@ fn rule(mut section: Section<'_, '_>, first: First) -> Option<Rule> {
     let up_to = section.get("up_to", |v| parse_size(string(v)?));
     if up_to.is_some() && matches!(effect, Some(Effect::Never)) {
         section.reject("up_to", "is for a factor, and this rule says never");
+    }
+    for key in ["signal_first", "grace"] {
+        if section.has(key) && matches!(effect, Some(Effect::Never)) {
+            section.reject(key, "is for a victim, and this rule says never");
+        }
     }
     let (_, signal_first) = signal_first(&mut section, first);
     let described = section.describe(&["name", "command_line", "exe", "user", "cgroup", "oom_score_adj"]);
@@ -287,7 +296,8 @@ fn user(value: &DeValue<'_>, unmet: &mut Vec<String>) -> Result<u32, String> {
             NOBODY
         }));
     }
-    u32::try_from(integer(value)?).map_err(|_| "is no user's number; those have 32 bits".to_owned())
+    let id = u32::try_from(integer(value)?).ok().filter(|id| *id != NOBODY);
+    id.ok_or_else(|| "is no user's number; those have 32 bits".to_owned())
 }
 
 /// A number, or a comparison such as "<= -900".

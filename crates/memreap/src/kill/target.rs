@@ -595,6 +595,7 @@ struct Protected {
 }
 
 /// Returns the caller itself, then its parent and so on, as far as they can be read.
+#[cfg(test)]
 pub(crate) fn ancestry(root: &Root) -> Vec<Pid> {
     ancestors(root).0
 }

@@ -186,7 +186,7 @@ impl Policy {
         Self { rules, ..Self::default() }
     }
 
-    /// Never kill these processes: the caller itself and those on which it depends. Until this is called
+    /// Never kill these processes. Until this is called
     /// again.
     pub fn spare(&mut self, pids: Vec<Pid>) {
         self.spared = pids;
@@ -262,7 +262,7 @@ impl Policy {
     pub fn rule(&self, index: u16) -> &str {
         match index {
             INIT_RULE => "PID 1",
-            SPARED_RULE => "memreap itself and its ancestors",
+            SPARED_RULE => "memreap itself",
             EXEMPT_RULE => "oom_score_adj -1000",
             OMIT_RULE => "ManagedOOMPreference=omit",
             AVOID_RULE => "ManagedOOMPreference=avoid",

@@ -98,7 +98,7 @@ fn some_are_never_killed_whatever_the_rules() {
     assert!(verdict.never && verdict.score(u64::MAX) == 0);
     assert_eq!(verdict.rule.map(|r| policy.rule(r)), Some("oom_score_adj -1000"));
     one.oom_score_adj = 0;
-    for (pid, why) in [(1, "PID 1"), (42, "memreap itself and its ancestors")] {
+    for (pid, why) in [(1, "PID 1"), (42, "memreap itself")] {
         one.pid = Pid::new(pid).unwrap();
         let verdict = policy.judge(&one);
         assert_eq!((verdict.never, verdict.rule.map(|r| policy.rule(r))), (true, Some(why)));

@@ -17,6 +17,7 @@ use super::args::HistoryArgs;
 use crate::config::Config;
 use crate::daemon::report::history::{self, Entry, printable};
 use crate::exit::Exit;
+use crate::say;
 use crate::{units, users};
 use lines::Kill;
 
@@ -32,24 +33,23 @@ const SHORTAGE_MS: u64 = 90_000;
 /// # Errors
 /// When the output cannot be written. A file that cannot be read is told, with the exit code for that.
 pub fn run(args: &HistoryArgs) -> Result<Exit> {
-    let mut stderr = io::stderr();
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
-            writeln!(stderr, "memreap: {error}")?;
+            say(format_args!("memreap: {error}"));
             return Ok(Exit::Usage);
         }
     };
     let Some(path) = &config.record.history else {
-        writeln!(stderr, "memreap: the configuration keeps no history (record.history = false)")?;
+        say("memreap: the configuration keeps no history (record.history = false)");
         return Ok(Exit::Usage);
     };
     let (mut all, mut errors) = (Vec::new(), Vec::new());
     for file in [history::rotated(path), path.clone()] {
         if let Err(error) = lines::read(&file, &mut all, &mut errors) {
             let denied = error.kind() == io::ErrorKind::PermissionDenied;
-            let remedy = if denied { ": run as root, or as a member of its group" } else { "" };
-            writeln!(stderr, "memreap: {} cannot be read: {error}{remedy}", escape(&file))?;
+            let remedy = if denied { ": run as root" } else { "" };
+            say(format_args!("memreap: {} cannot be read: {error}{remedy}", escape(&file)));
             return Ok(if denied { Exit::NotPermitted } else { Exit::Internal });
         }
     }
@@ -59,7 +59,7 @@ pub fn run(args: &HistoryArgs) -> Result<Exit> {
         (0..all.len()).filter(|i| wanted(args, &all[*i].entry)).map(|i| Shown::new(&all, i)).collect();
     let mut out = io::stdout().lock();
     for bad in &errors {
-        writeln!(stderr, "memreap: {bad}")?;
+        say(format_args!("memreap: {bad}"));
     }
     if args.json {
         let kills = shown.iter().map(Shown::json).collect::<Result<Vec<_>, _>>()?;

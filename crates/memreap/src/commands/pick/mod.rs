@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::daemon::run::sampler::{self, Machine, Memory};
 use crate::exit::Exit;
 use crate::policy::Policy;
+use crate::say;
 use crate::{units, users};
 
 /// The version of the JSON. Fields may be added without a new one.
@@ -110,11 +111,11 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
         Err(e) => {
-            eprintln!("memreap: {e}");
+            say(format_args!("memreap: {e}"));
             return Ok(Exit::Usage);
         }
     };
-    config.unmet.iter().for_each(|line| eprintln!("memreap: warning: {line}"));
+    config.unmet.iter().for_each(|line| say(format_args!("memreap: warning: {line}")));
     let root = Root::system();
     let room = process::pids(&root)?.count() + SPARE_PROCESSES;
     let mut chooser = Chooser::new(&root, room).context("cannot read processes")?;
@@ -132,24 +133,13 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
         match WhyNot::find(&root, &mut chooser, &config.policy, pid, victim, smallest_bytes) {
             Ok(found) => report.why_not = Some(found),
             Err(problem) => {
-                eprintln!("memreap: {problem}");
+                say(format_args!("memreap: {problem}"));
                 return Ok(Exit::NotFound);
             }
         }
     }
-    let mut out = io::stdout().lock();
-    if args.json {
-        writeln!(out, "{}", serde_json::to_string(&report)?)?;
-    } else if let Some(why_not) = &report.why_not {
-        why_not.write(&mut out, report.victim.as_ref().map(ChoiceReport::label).as_deref())?;
-        if args.explain {
-            report.write_table(&mut out)?;
-        }
-        return Ok(Exit::Done);
-    } else {
-        report.write(&mut out, args.explain)?;
-    }
-    Ok(if choice.is_some() || args.why_not.is_some() { Exit::Done } else { Exit::NotFound })
+    let exit = if choice.is_some() || args.why_not.is_some() { Exit::Done } else { Exit::NotFound };
+    exit.after(report.print(&mut io::stdout().lock(), args))
 }
 
 /// What a victim gives back at least, in bytes.
@@ -160,6 +150,20 @@ fn smallest_victim(root: &Root) -> Result<u64> {
 }
 
 impl Report {
+    fn print(&self, out: &mut impl io::Write, args: &PickArgs) -> Result<()> {
+        if args.json {
+            writeln!(out, "{}", serde_json::to_string(self)?)?;
+        } else if let Some(why_not) = &self.why_not {
+            why_not.write(out, self.victim.as_ref().map(ChoiceReport::label).as_deref())?;
+            if args.explain {
+                self.write_table(out)?;
+            }
+        } else {
+            self.write(out, args.explain)?;
+        }
+        Ok(())
+    }
+
     fn new(root: &Root, policy: &Policy, chooser: &Chooser, choice: Option<&Choice>, smallest_bytes: u64) -> Self {
         let cost = chooser.cost();
         let hierarchy = Hierarchy::find(root).ok().flatten();

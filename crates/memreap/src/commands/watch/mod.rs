@@ -20,6 +20,7 @@ use crate::daemon::report::history;
 use crate::daemon::run::sampler::{self, Machine, Memory};
 use crate::daemon::run::system::MAX_PROCESSES;
 use crate::exit::Exit;
+use crate::say;
 use show::{Next, Picture, View};
 use trend::Trend;
 
@@ -39,7 +40,7 @@ pub fn run(args: &WatchArgs) -> Result<Exit> {
     let config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
         Err(error) => {
-            writeln!(io::stderr(), "{error}")?;
+            say(error);
             return Ok(Exit::Usage);
         }
     };

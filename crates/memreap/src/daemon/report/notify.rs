@@ -61,8 +61,11 @@ impl Notifier {
         } else {
             None
         };
-        let service = Service::from_env().context("cannot reach the service manager")?;
         let mut journal = Journal::open().context("cannot open the journal")?;
+        let service = Service::from_env().unwrap_or_else(|e| {
+            journal.log(EntryKind::Trouble, Priority::Warning, format_args!("the service manager is not told: {e}"));
+            Service::default()
+        });
         if let (false, Some(path)) = (dry_run, &config.record.history)
             && config.record.history == Record::default().history
         {

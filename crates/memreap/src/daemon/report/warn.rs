@@ -30,9 +30,12 @@ use super::record::KillRecord;
 use super::text::Text;
 use super::warning::Warning;
 use crate::config;
+use crate::say;
 
 /// The longest message, and so the longest command with its arguments.
 const MAX_MESSAGE_BYTES: usize = 4 << 10;
+/// How long a command with its arguments, each with a separator, can be: the rest is the settings beside it.
+pub(crate) const MAX_COMMAND_BYTES: usize = MAX_MESSAGE_BYTES - 64;
 /// How much may wait for the helper: messages that wait for longer than a few commands take are useless.
 const SEND_BUFFER_BYTES: usize = 16 << 10;
 /// The first byte of a message.
@@ -380,7 +383,8 @@ fn run(mut command: Command, limit: Duration) -> io::Result<Option<i32>> {
         Ok(mut child) => {
             let in_time = wait(&child, limit);
             if !in_time {
-                eprintln!("memreap: {:?} took longer than {limit:?} and was killed", command.get_program());
+                let program = command.get_program();
+                say(format_args!("memreap: {program:?} took longer than {limit:?} and was killed"));
                 if let Some(group) = i32::try_from(child.id()).ok().and_then(rustix::process::Pid::from_raw) {
                     // It has not been waited for, so the number is still its own.
                     let _ = rustix::process::kill_process_group(group, Signal::KILL);
@@ -390,7 +394,7 @@ fn run(mut command: Command, limit: Duration) -> io::Result<Option<i32>> {
             Ok(in_time.then(|| status.code().unwrap_or(-1)))
         }
         Err(e) => {
-            eprintln!("memreap: cannot run {:?}: {e}", command.get_program());
+            say(format_args!("memreap: cannot run {:?}: {e}", command.get_program()));
             Err(e)
         }
     }

@@ -122,6 +122,9 @@ impl System {
             }
             None => {}
         }
+        if config.record != self.config.record {
+            self.notifier.warning(format_args!("record.history and record.metrics change only by a restart"));
+        }
         self.config = config;
     }
 
