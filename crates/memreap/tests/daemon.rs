@@ -9,7 +9,7 @@
 mod common;
 
 use std::fs::{self, File, Permissions};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -106,7 +106,13 @@ impl Daemon {
         let mut before = Vec::new();
         loop {
             let mut buffer = [0; 4096];
-            let got = self.manager.recv(&mut buffer);
+            // With a timeout it is not restarted after a pause of this process, of which no signal handler tells.
+            let got = loop {
+                match self.manager.recv(&mut buffer) {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    got => break got,
+                }
+            };
             let len = got.unwrap_or_else(|e| panic!("no {wanted}: {e}; {}", self.files.said()));
             let message = String::from_utf8(buffer[..len].to_vec()).unwrap();
             if message == wanted {
