@@ -605,6 +605,9 @@ fn memory_that_does_not_come_back_is_noticed_by_what_the_system_has() {
 fn both_sharers_of_memory_can_be_killed() {
     let victim = Victim::new(&Setup { sharer: true, mib: 16, ..Setup::default() });
     let sharer = victim.sharer.as_ref().unwrap().opened_as();
+    let would = kill(&["--dry-run", &victim.pid(), &sharer.to_string()]);
+    let total = would.out.lines().last().unwrap();
+    assert!(total.starts_with("2 processes: 1") && total.ends_with(" MiB would come back"), "counted once: {would:?}");
     let ran = kill(&["--json", &victim.pid(), &sharer.to_string()]);
     assert_eq!(ran.code, Some(0), "{ran:?}");
     assert_eq!(victim.died_of(), KILLED);

@@ -29,6 +29,14 @@ use crate::{Error, Pid, Result, Root, read};
 /// How much of a command line is read, in bytes.
 const MAX_CMDLINE_BYTES: usize = 64 << 10;
 
+/// Whether two processes have one address space, as after clone(CLONE_VM). False where the caller may not trace both,
+/// or the kernel does not compare (CONFIG_KCMP).
+pub fn share_memory(one: Pid, other: Pid) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: all arguments are numbers, and it changes nothing.
+    unsafe { libc::syscall(libc::SYS_kcmp, one.get(), other.get(), KCMP_VM, 0, 0) == 0 }
+}
+
 /// The processes, in the order in which the kernel lists them (ascending). Without those that are
 /// hidden from the caller (hidepid), and without threads. One that appears or exits meanwhile
 /// may or may not be among them.

@@ -5,6 +5,7 @@
 //! afterwards that its process still has the ID: then no other process can have had it in between, and the
 //! facts are about the process behind the pidfd.
 
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
@@ -13,7 +14,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use linux::process::{Comm, Stat, State, Status};
+use linux::process::{Comm, Stat, State, Status, share_memory};
 use linux::{Pid, PidFd, Process, Root, escape, process};
 use serde::Serialize;
 
@@ -23,6 +24,8 @@ use crate::{units, users};
 
 /// How long to search for processes that start others meanwhile, before those that are known are killed.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
+/// With how many address spaces of one size another one is compared: the forks of one process can be thousands.
+const MAX_OF_ONE_SIZE: usize = 16;
 
 /// How a process is named.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -318,6 +321,20 @@ impl Target {
     pub fn measure(&mut self) {
         if let Ok(rollup) = self.process.smaps_rollup() {
             (self.facts.bytes, self.facts.exact, self.facts.share) = (rollup.comes_back(), true, rollup.share());
+        }
+    }
+}
+
+/// Lets an address space that several of the targets have count for the first of them only. For measured ones.
+pub fn count_shared_once(targets: &mut [Target]) {
+    let mut known: HashMap<u64, Vec<Pid>> = HashMap::new();
+    for Target { facts, .. } in targets {
+        // One that others share has their size, and few of one size are not shared; forks of one process can be.
+        let known = known.entry(facts.vm_size).or_default();
+        if known.iter().any(|pid| share_memory(*pid, facts.pid)) {
+            facts.share = 0;
+        } else if known.len() < MAX_OF_ONE_SIZE {
+            known.push(facts.pid);
         }
     }
 }

@@ -83,6 +83,7 @@ fn execute(plan: &Plan) -> Result<Report> {
     let (zombies, mut live): (Vec<_>, Vec<_>) = targets.into_iter().partition(|t| t.facts.zombie);
     if plan.exact {
         live.iter_mut().for_each(Target::measure);
+        target::count_shared_once(&mut live);
     }
     if let Some(exit) = problem_exit
         && !plan.keep_going

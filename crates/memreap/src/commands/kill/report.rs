@@ -287,12 +287,14 @@ impl Report {
         // Shared memory, which an exact figure counts, is not anonymous.
         let anonymous = |facts: &Facts| facts.bytes.min(facts.anonymous());
         let back = self.outcomes().filter(|(_, o)| o.back.is_some());
-        let sum: u64 = back.map(|(facts, _)| anonymous(facts)).sum();
+        let sum: u64 = back.map(|(facts, _)| anonymous(facts).min(facts.share)).sum();
         let gain = self.freed?;
+        let exact = self.outcomes().all(|(facts, _)| facts.exact);
+        let remedy = if exact { "" } else { " (--exact leaves them out)" };
         (sum >= MIN_SHORTFALL_BYTES && gain < sum / 5 * 4).then(|| {
             format!(
                 "note: the system uses only {} less than before: pages that other processes use too do not \
-                 come back (--exact leaves them out), and others may have taken memory since",
+                 come back{remedy}, and others may have taken memory since",
                 units::bytes(gain)
             )
         })
@@ -301,7 +303,10 @@ impl Report {
 
 /// What processes give back if they die together, in bytes, at least and at most.
 fn together<'a>(all: impl Iterator<Item = &'a Facts>) -> (u64, u64) {
-    all.fold((0, 0), |(least, most), facts| (least + if facts.exact { facts.bytes } else { 0 }, most + facts.share))
+    all.fold((0, 0), |(least, most), facts| {
+        let alone = if facts.exact { facts.bytes.min(facts.share) } else { 0 };
+        (least + alone, most + facts.share)
+    })
 }
 
 /// "2.0 GiB back in 0.41 s (4.9 GiB/s)", with `of` after the size.
