@@ -267,10 +267,13 @@ fn a_wrong_configuration_does_not_replace_the_right_one() {
     assert_eq!(lines[2..], ["memreap: the old configuration stays in force"]);
     fs::remove_file(daemon.files.path("config")).unwrap();
     assert!(daemon.reload().contains(": there is no such file"));
+    daemon.files.configure("[[rule]]\nuser = \"mistyped\"\nnever = true\n");
+    let said = daemon.reload();
+    assert!(said.contains("there is no user \"mistyped\"") && said.contains("the old configuration stays"), "{said}");
     daemon.files.configure(NO_VICTIM);
     assert_eq!(daemon.reload(), "memreap: the new configuration is in force\n");
     assert_eq!(daemon.metric("memreap_reloads_total{result=\"ok\"}"), 1.0);
-    assert_eq!(daemon.metric("memreap_reloads_total{result=\"failed\"}"), 2.0);
+    assert_eq!(daemon.metric("memreap_reloads_total{result=\"failed\"}"), 3.0);
     daemon.end();
 }
 

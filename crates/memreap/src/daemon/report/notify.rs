@@ -166,9 +166,6 @@ impl Notifier {
         match config {
             Ok(config) => {
                 self.metrics.reloads += 1;
-                for line in &config.unmet {
-                    self.journal.log(EntryKind::Reloaded, Priority::Warning, format_args!("{line}"));
-                }
                 self.journal.log(
                     EntryKind::Reloaded,
                     Priority::Info,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::sampler::fit_to_machine;
 use super::signals::{Event as SignalEvent, Signals};
 use super::system::{LiveWorld, System};
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::daemon::decide::control_loop::{ControlLoop, Next};
 use crate::daemon::decide::governor::BLIND_INTERVAL;
 use crate::daemon::decide::world::Observes as _;
@@ -150,7 +150,9 @@ impl Daemon {
     fn reload(&mut self) {
         self.system.notifier.reloading();
         let path = self.system.config().path.clone();
-        match Config::load(path.as_deref()) {
+        // At the start a rule that fits nobody is better than no killer; here the old configuration is better.
+        let met = |config: Config| if config.unmet.is_empty() { Ok(config) } else { Err(ConfigError(config.unmet)) };
+        match Config::load(path.as_deref()).and_then(met) {
             Ok(mut config) => {
                 fit_to_machine(&mut config, self.control_loop.whole());
                 self.control_loop.reconfigure(&config, &mut self.system);
