@@ -358,10 +358,14 @@ mod tests {
         let names = |guest, case| {
             expedite.reported(guest, Some(case)).into_iter().map(|r| r.name).collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(names("multi", "bystander").split(' ').next(), Some("bystander/kill-rate"));
+        let memcg_exit = find("memcg-exit").unwrap();
+        let of_shared = |guest| memcg_exit.reported(guest, Some("oom-shared")).into_iter().map(|r| r.name);
+        assert!(of_shared("multi").count() > 1 && of_shared("multi").all(|name| name.starts_with("oom-shared/")));
+        assert_eq!(of_shared("icount").count(), 0, "it is of the other guest");
         assert_eq!(names("multi", "worst"), "", "it is about all cases");
         let cases = expedite.cases("icount");
         assert!(cases.iter().any(|c| c == "cpu-10") && !cases.iter().any(|c| c == "worst"));
+        assert!(!memcg_exit.cases("icount").iter().any(|c| c == "oom-shared"));
         let ksm = find("ksm-rmap").unwrap();
         let has = |case| ksm.reported("icount", case).iter().any(|reported| reported.name == "merge-instructions");
         assert!(has(None) && !has(Some("20000-vmas-2-maps")));

@@ -230,16 +230,16 @@ fn one_guest_can_be_chosen() {
 
 #[test]
 fn only_guests_that_have_the_case_are_booted() {
-    let expedite = [scenarios::find("expedite").unwrap()];
-    let names = |guest, case| {
-        chosen_guests(&expedite, guest, Some(case))
+    let names_in = |scenario, guest, case| {
+        chosen_guests(&[scenarios::find(scenario).unwrap()], guest, Some(case))
             .map(|chosen| chosen.iter().map(|(_, guest)| guest.name).collect::<Vec<_>>().join(" "))
             .map_err(|e| e.to_string())
     };
-    assert_eq!(names(None, "cpu-10").unwrap(), "multi icount");
-    assert_eq!(names(Some("multi"), "free").unwrap(), "multi");
-    let error = names(Some("icount"), "race").unwrap_err();
-    assert!(error.starts_with("expedite: no case 'race'; there are: bystander, cpu-10"), "{error}");
+    assert_eq!(names_in("expedite", None, "cpu-10").unwrap(), "multi icount");
+    // A case of one guest only.
+    assert_eq!(names_in("memcg-exit", None, "oom-shared").unwrap(), "multi");
+    let error = names_in("memcg-exit", Some("icount"), "oom-shared").unwrap_err();
+    assert!(error.starts_with("memcg-exit: no case 'oom-shared'; there are: killed, oom, oom-small"), "{error}");
 }
 
 #[test]
