@@ -21,7 +21,7 @@ pub mod units;
 mod users;
 
 use std::fmt::Display;
-use std::io::{Error, ErrorKind, Write as _};
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -31,10 +31,9 @@ use exit::Exit;
 
 /// The program.
 pub fn main() -> ExitCode {
-    match commands::run(Cli::parse()) {
+    // A reader of the output that stops early is no error, of whatever command.
+    match commands::run(Cli::parse()).or_else(|e| Exit::Done.after(Err(e))) {
         Ok(exit) => exit.into(),
-        // A reader of the output that stops early, such as head(1), is no error.
-        Err(e) if e.downcast_ref::<Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe) => Exit::Done.into(),
         Err(e) => {
             say(format_args!("memreap: {e:#}"));
             Exit::Internal.into()

@@ -165,14 +165,12 @@ impl<'a, 't> Section<'a, 't> {
 
     /// Reports what is wrong with the value under `key`, or, when there is none, with all of the section.
     pub(super) fn reject(&mut self, key: &str, text: &str) {
-        let at = self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start);
-        self.wrong(at, key, text);
+        self.wrong(self.place(key), key, text);
     }
 
     /// Reports that this system does not have what the value under `key` names.
     pub(super) fn unmet(&mut self, key: &str, text: &str) {
-        let at = self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start);
-        self.problems.unmet.push((at, format!("{}: {text}", self.path(key))));
+        self.problems.unmet.push((self.place(key), format!("{}: {text}", self.path(key))));
     }
 
     /// Reports what is wrong with the section itself.
@@ -197,6 +195,11 @@ impl<'a, 't> Section<'a, 't> {
 
     fn wrong(&mut self, at: usize, key: &str, text: &str) {
         self.problems.add(at, format!("{}: {text}", self.path(key)));
+    }
+
+    /// Where the value under `key` begins, or, when there is none, the section.
+    fn place(&self, key: &str) -> usize {
+        self.table.and_then(|table| table.get(key)).map_or(self.at, |value| value.span().start)
     }
 
     fn path(&self, key: &str) -> String {
