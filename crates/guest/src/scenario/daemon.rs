@@ -190,7 +190,7 @@ struct Slow {
 /// Has the daemon kill a process that holds shared memory and wants more CPU time than it gets, and looks how long it
 /// takes to exit: only then is the memory free.
 fn exit_in_time(Slow { cpu_max, nice, boosted }: Slow, out: &mut Reporter) -> Result<()> {
-    let board = Board::new(2)?;
+    let board = Board::new(3)?;
     let hogs = Hogs::start(if nice > 0 { 2 } else { 0 })?;
     let group = TemporaryCgroup::new("app", "cpu")?;
     group.set("cpu.max", cpu_max)?;
@@ -235,7 +235,8 @@ fn exit_in_time(Slow { cpu_max, nice, boosted }: Slow, out: &mut Reporter) -> Re
             board.set(1, u64::from(now < HOGS_WORK_BYTES));
             // At the end long enough for the daemon to see it coming.
             thread::sleep(if now > 2 * HOGS_WORK_BYTES { STEP_INTERVAL / 5 } else { STEP_INTERVAL * 5 });
-            while left()? < SPARE_BYTES {
+            // What comes back stays free, or somebody else would have to die.
+            while left()? < SPARE_BYTES || board.get(2) == 1 {
                 thread::sleep(STEP_INTERVAL);
             }
             Ok(())
@@ -248,6 +249,7 @@ fn exit_in_time(Slow { cpu_max, nice, boosted }: Slow, out: &mut Reporter) -> Re
     let exited = clock::within(TIMEOUT, CHECK_INTERVAL / 5, has_exited)?;
     ensure!(exited, "the victim was not killed, or does not exit");
     let ended = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
+    board.set(2, 1);
     hogs.work(false);
     thread::sleep(QUIET_TIME);
     let kills = daemon.end()?;
