@@ -12,8 +12,8 @@ struct seq_file;
 #ifdef CONFIG_MEMREAP_SWAP_LAST
 
 /*
- * How often a task releases some for a limit of its cgroup: they may be of
- * another one, and others may go on exiting.
+ * How often a task releases some for a limit: they may be of another cgroup or
+ * device, and others may go on exiting.
  */
 #define MEMREAP_SWAP_HELPS	8
 

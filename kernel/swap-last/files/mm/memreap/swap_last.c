@@ -260,13 +260,14 @@ EXPORT_SYMBOL_GPL(memreap_swap_release_some);
  *
  * Not what comes meanwhile.
  *
- * Return: false if the task has to stop, and some may be left.
+ * Return: false for a task that was killed, which goes on to the OOM killer as
+ * without it. What sets a limit looks for itself whether it has to stop.
  */
 bool memreap_swap_release_waiting(struct mem_cgroup *memcg)
 {
 	release_slots(atomic_long_read(&memreap_swap_waiting), memcg);
 
-	return !has_to_stop(memcg);
+	return memcg || !fatal_signal_pending(current);
 }
 
 /**

@@ -5,7 +5,10 @@
  * which some tests keep from running.
  */
 #define _GNU_SOURCE
+#include <linux/perf_event.h>
 #include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
 
 #include "../kselftest_harness.h"
 #include "region.h"
@@ -336,7 +339,7 @@ static void hog_main(void)
 	struct sched_param param = { .sched_priority = 1 };
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	alarm(60);
+	alarm(LIMIT);
 	if (!run_on(1) || sched_setscheduler(0, SCHED_FIFO, &param))
 		_exit(1);
 	for (;;)
@@ -501,6 +504,51 @@ TEST_F_TIMEOUT(swap, a_limit_is_lowered, LIMIT)
 	/* All of it is used by what waits. */
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", SIZE), 0);
 	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
+	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 0);
+	EXPECT_EQ(victim_check(&victim), GOOD);
+	victim_end(&victim);
+}
+
+static void ignore_signal(int signal)
+{
+}
+
+/* Has this task get a signal once it releases slots. Returns false if it cannot. */
+static bool signal_when_released(int signal)
+{
+	const char *id = TRACEFS "/events/" EVENTS "/memreap_swap_release/id";
+	struct perf_event_attr attr = {
+		.type = PERF_TYPE_TRACEPOINT,
+		.size = sizeof(attr),
+		.sample_period = 1,
+	};
+	int fd;
+
+	attr.config = read_number(id, "");
+	fd = syscall(SYS_perf_event_open, &attr, 0, -1, -1,
+		     PERF_FLAG_FD_CLOEXEC);
+
+	return fd >= 0 && !fcntl(fd, F_SETFL, O_ASYNC | O_NONBLOCK) &&
+	       !fcntl(fd, F_SETSIG, signal) &&
+	       !fcntl(fd, F_SETOWN, getpid()) &&
+	       !ioctl(fd, PERF_EVENT_IOC_REFRESH, 1);
+}
+
+/* A signal stops who lowers a limit, and nobody dies for it. */
+TEST_F_TIMEOUT(swap, a_limit_that_a_signal_stops, LIMIT)
+{
+	const char *cgroup = self->cgroups.top;
+	struct region more = { .size = 15 * MIB, .seed = 3, .cgroup = cgroup };
+	const struct victim_ops ops = { &more, region_fill, region_check };
+	const struct sigaction ignore = { .sa_handler = ignore_signal };
+
+	ASSERT_TRUE(leave_slots_waiting(self, SWAP_SIZE));
+	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.swap.max", 0), 0);
+	ASSERT_EQ(sigaction(SIGUSR1, &ignore, NULL), 0);
+	ASSERT_TRUE(signal_when_released(SIGUSR1));
+	ASSERT_EQ(cgroup_write_number(cgroup, "memory.max", 12 * MIB), 0);
+	EXPECT_GT(helped(), self->helped);
 	EXPECT_EQ(cgroup_read(cgroup, "memory.events", "oom_kill "), 0);
 	EXPECT_EQ(victim_check(&victim), GOOD);
 	victim_end(&victim);
