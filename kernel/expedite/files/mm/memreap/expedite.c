@@ -247,7 +247,7 @@ static void expedite_work(struct work_struct *work)
 	put_task_struct(victim);
 pause:
 	memreap_reap_pause(&pace);
-	this_cpu_write(expedite_unpaid_ns, ktime_get_ns() - pace.since);
+	this_cpu_add(expedite_unpaid_ns, ktime_get_ns() - pace.since);
 }
 
 /* --- Kills --- */
@@ -278,7 +278,7 @@ static void expedite_request(struct mm_struct *mm, struct task_struct *victim,
 	e->mm = mm;
 	e->victim = get_task_struct(victim);
 	e->queued = ktime_get_ns();
-	trace_memreap_expedite_queue(e, private_pages(mm), by);
+	trace_memreap_expedite_queue(e, by);
 	atomic_long_inc(&expedite_kills);
 	INIT_DELAYED_WORK(&e->work, expedite_work);
 	queue_delayed_work(expedite_wq, &e->work, 0);
@@ -420,7 +420,9 @@ static bool large_enough(struct mm_struct *mm)
 	unsigned long min = READ_ONCE(expedite_min_kbytes) >>
 			    (PAGE_SHIFT - 10);
 
-	return private_pages(mm) >= max(min, EXPEDITE_MIN_PAGES);
+	min = max(min, EXPEDITE_MIN_PAGES);
+
+	return READ_ONCE(mm->total_vm) >= min && private_pages(mm) >= min;
 }
 
 /**
@@ -474,7 +476,8 @@ bool memreap_expedite_exit(struct mm_struct *mm)
 		return false;
 
 	if (static_branch_unlikely(&memreap_expedite_size_key) && group &&
-	    READ_ONCE(signal->group_exit_code) == SIGKILL && large_enough(mm))
+	    READ_ONCE(signal->group_exit_code) == SIGKILL &&
+	    !test_bit(EXPEDITE_REQUESTED, &e->flags) && large_enough(mm))
 		expedite_request(mm, current, EXPEDITE_BY_SIZE);
 
 	/* Never fails for a thread that is still in do_exit(). */

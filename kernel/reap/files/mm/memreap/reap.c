@@ -278,13 +278,13 @@ static u64 pause_needed(struct reap_pace *pace)
 {
 	u64 now, took;
 
-	if (!pace || pace->percent == 100)
+	if (!pace)
 		return 0;
 	now = ktime_get_ns();
 	took = now - pace->since;
 	if (took < REAP_SLICE_NS)
 		return 0;
-	if (single_task_running()) {
+	if (pace->percent == 100 || single_task_running()) {
 		pace->since = now;
 		return 0;
 	}
@@ -335,6 +335,8 @@ static bool give_way(struct reaper *r)
 	r->locked = mmap_read_trylock(r->mm);
 	for (int i = 0; i < REAP_RELOCK_TRIES && !r->locked; i++) {
 		schedule_timeout_idle(1);
+		if (r->pace)
+			r->pace->since = ktime_get_ns();
 		r->locked = mmap_read_trylock(r->mm);
 	}
 

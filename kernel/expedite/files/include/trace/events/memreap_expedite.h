@@ -7,6 +7,7 @@
 
 #include <linux/memreap_expedite.h>
 #include <linux/memreap_trace.h>
+#include <linux/mm.h>
 #include <linux/sched.h>
 #include <linux/tracepoint.h>
 
@@ -60,10 +61,9 @@ TRACE_DEFINE_ENUM(EXPEDITE_FAILED);
 
 TRACE_EVENT(memreap_expedite_queue,
 
-	TP_PROTO(const struct memreap_expedite *e, unsigned long pages,
-		 enum memreap_expedite_by by),
+	TP_PROTO(const struct memreap_expedite *e, enum memreap_expedite_by by),
 
-	TP_ARGS(e, pages, by),
+	TP_ARGS(e, by),
 
 	TP_STRUCT__entry(
 		__field(pid_t, pid)
@@ -75,7 +75,9 @@ TRACE_EVENT(memreap_expedite_queue,
 	TP_fast_assign(
 		__entry->pid = e->victim->tgid;
 		__entry->mm_id = memreap_mm_id(e->mm);
-		__entry->bytes = pages << PAGE_SHIFT;
+		__entry->bytes = get_mm_counter_sum(e->mm, MM_ANONPAGES);
+		__entry->bytes += get_mm_counter_sum(e->mm, MM_SWAPENTS);
+		__entry->bytes <<= PAGE_SHIFT;
 		__entry->by = by;
 	),
 
