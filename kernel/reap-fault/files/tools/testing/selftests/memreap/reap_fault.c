@@ -175,11 +175,16 @@ TEST_F_TIMEOUT(fault, shared_mapping_is_read, LIMIT)
 	struct victim_ops ops = {};
 	unsigned long first = 0;
 	struct victim victim;
-	char *shared;
+	char path[32], *shared;
 	bool was_read;
+	int fd;
 
-	shared = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, copy->fd, 0);
+	/* Such a mapping of a file that cannot be written has no VM_SHARED. */
+	snprintf(path, sizeof(path), "/proc/self/fd/%d", copy->fd);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	shared = mmap(NULL, SIZE, PROT_READ, MAP_SHARED, fd, 0);
 	ASSERT_NE(shared, MAP_FAILED);
+	close(fd);
 	ASSERT_EQ(victim_start(&victim, &ops), GOOD);
 	ASSERT_TRUE(victim_park(&victim));
 	EXPECT_EQ(mrelease(victim.pidfd), 0);
