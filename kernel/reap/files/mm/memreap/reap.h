@@ -56,7 +56,7 @@ static inline bool memreap_reap_hurry(const struct mm_struct *mm)
 
 /*
  * In exit_mmap(), between two page tables: frees what was gathered if that is
- * much, huge pages included, or before the CPU is given up.
+ * much, huge pages included, or before the CPU is given up without PREEMPT.
  */
 static inline void memreap_reap_exit_flush(struct mmu_gather *tlb)
 {
