@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use crate::{Error, Result, read};
@@ -181,12 +181,13 @@ impl Dir {
         rustix::fs::fstat(&self.0).is_ok_and(|stat| stat.st_nlink == 2)
     }
 
-    /// Returns what is known of a file. Follows a symbolic link.
+    /// Returns the device of a file, its number and its blocks, as far as the kernel knows them: a server that does not
+    /// answer is not waited for. Follows a symbolic link.
     ///
     /// # Errors
     /// When there is none, or it may not be followed.
-    pub fn stat(&self, name: &CStr) -> std::result::Result<rustix::fs::Stat, Failure> {
-        Ok(rustix::fs::statat(&self.0, name, AtFlags::empty())?)
+    pub fn stat(&self, name: &CStr) -> std::result::Result<Statx, Failure> {
+        Ok(rustix::fs::statx(&self.0, name, AtFlags::STATX_DONT_SYNC, StatxFlags::INO | StatxFlags::BLOCKS)?)
     }
 
     /// Returns the user who owns it.

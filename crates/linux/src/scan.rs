@@ -129,8 +129,8 @@ impl Scan {
         with_path(pid, file.name(), |path| self.proc.for_each_line(path, buffer, each))
     }
 
-    /// Calls `each` with the files that a process has open, until it returns false: what is known of each, as of
-    /// fstat(2). `buffer` is for their numbers.
+    /// Calls `each` with the files that a process has open, until it returns false: what is known of each, without
+    /// asking a server that may not answer. `buffer` is for their numbers.
     ///
     /// # Errors
     /// When they cannot be listed to their end.
@@ -138,7 +138,7 @@ impl Scan {
         &self,
         pid: Pid,
         buffer: &mut [MaybeUninit<u8>],
-        mut each: impl FnMut(&rustix::fs::Stat) -> bool,
+        mut each: impl FnMut(&rustix::fs::Statx) -> bool,
     ) -> Result<(), Failure> {
         let dir = with_path(pid, b"fd", |path| self.proc.open_dir(path))?;
         // One that cannot be read has been closed.

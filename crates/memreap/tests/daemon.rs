@@ -278,6 +278,17 @@ fn a_wrong_configuration_does_not_replace_the_right_one() {
 }
 
 #[test]
+fn what_it_started_with_does_not_keep_it_from_a_reload() {
+    let rule = "[[rule]]\nuser = \"removed\"\nnever = true\n";
+    let daemon = Daemon::start(rule);
+    daemon.files.configure(&format!("[kill]\ndeadline = \"9s\"\n{rule}"));
+    assert!(daemon.reload().ends_with("memreap: the new configuration is in force\n"));
+    daemon.files.configure(&format!("{rule}[[rule]]\nuser = \"mistyped\"\nnever = true\n"));
+    assert!(daemon.reload().ends_with("memreap: the old configuration stays in force\n"));
+    daemon.end();
+}
+
+#[test]
 fn what_it_cannot_start_with_is_told() {
     let files = Files::new();
     let run = |args: &[&str]| {

@@ -20,8 +20,6 @@ pub struct Status {
     pub uid: u32,
     /// Its effective user.
     pub effective_uid: u32,
-    /// Its session, if the kernel reports it and it is in the PID namespace of /proc.
-    pub session: Option<Pid>,
     /// It has memory of its own: not so for kernel threads, zombies, and dead first threads.
     pub has_memory: bool,
     /// The address space.
@@ -46,7 +44,7 @@ impl Status {
         /// SIGKILL in a set of signals.
         const KILL: u64 = 1 << 8;
         let (mut comm, mut state, mut tgid, mut ppid, mut uids) = (None, None, None, None, None);
-        let (mut session, mut threads, mut vm_size) = (None, None, None);
+        let (mut threads, mut vm_size) = (None, None);
         let (mut killed, mut core_dumping) = (false, false);
         let (mut rss_anon, mut rss_shmem, mut swap) = (0, 0, 0);
         for line in bytes.split_inclusive(|&b| b == b'\n') {
@@ -63,7 +61,6 @@ impl Status {
                     let mut ids = value.split(u8::is_ascii_whitespace).map(number);
                     uids = Some((ids.next()??, ids.next()??));
                 }
-                b"NSsid" => session = Pid::new(number(first(value)?)?),
                 b"VmSize" => vm_size = Some(kib(value)?),
                 b"RssAnon" => rss_anon = kib(value)?,
                 b"RssShmem" => rss_shmem = kib(value)?,
@@ -82,7 +79,6 @@ impl Status {
             ppid: ppid?,
             uid,
             effective_uid,
-            session,
             has_memory: vm_size.is_some(),
             vm_size: vm_size.unwrap_or(0),
             rss_anon,
@@ -93,10 +89,6 @@ impl Status {
             killed,
         })
     }
-}
-
-fn first(value: &[u8]) -> Option<&[u8]> {
-    value.split(u8::is_ascii_whitespace).next()
 }
 
 fn kib(value: &[u8]) -> Option<u64> {
@@ -128,7 +120,6 @@ mod tests {
             ppid: None,
             uid: 1,
             effective_uid: 2,
-            session: Pid::new(6),
             has_memory: true,
             vm_size: 10 << 10,
             rss_anon: 1 << 10,

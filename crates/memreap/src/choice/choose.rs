@@ -18,7 +18,7 @@ use super::result::{Choice, Cost, Group, Pool, Precision, Scope};
 use super::search::{Candidate, Scores, best};
 use super::selection::{Back, Found, Selection, Sharer, Within};
 use super::table::{Counters, Reading};
-use crate::policy::{Exe, Policy, Subject};
+use crate::policy::{Exe, Policy, Subject, Verdict};
 
 /// One of whose memory it gives back less than this part is not killed with others.
 const MIN_OWN_DIVISOR: u64 = 16;
@@ -242,14 +242,20 @@ impl Selection<'_> {
             Within::Anywhere => None,
             Within::Below(_) | Within::Leaf(_) | Within::One => Some(&self.chooser.membership.members),
         };
+        let round = self.chooser.population.table.round;
         for (index, entry) in self.chooser.population.table.entries().iter().enumerate() {
             let bound = match &entry.reading {
                 // A process without memory gives nothing back; one that was a kernel thread when it was read
                 // (few programs start as one) is found at the next refresh.
-                Some(reading) if !reading.eligible() || reading.upper_bound(&self.now) < self.min_bytes() => {
+                Some(reading) if !reading.holds_memory() || reading.upper_bound(&self.now) < self.min_bytes() => {
                     continue;
                 }
-                Some(reading) => reading.verdict.score(reading.upper_bound(&self.now)),
+                Some(reading) => {
+                    let (bytes, is_new) = (reading.upper_bound(&self.now), entry.last_round == round);
+                    // It may run another program by now, for which other rules hold.
+                    let other = if is_new { 0 } else { Verdict::PLAIN.score(bytes) };
+                    reading.verdict.score(bytes).max(other)
+                }
                 None => u64::MAX,
             };
             if !entry.gone && members.is_none_or(|members| members.binary_search(&entry.pid).is_ok()) {
@@ -262,7 +268,7 @@ impl Selection<'_> {
         while self.chooser.considered.len() < MAX_CONSIDERED
             && let Some(next) = heap.pop()
         {
-            self.add_considered(next.index as usize, next.bound, None);
+            self.add_considered(next.index as usize, None);
         }
         self.chooser.heap = heap;
         best
@@ -304,7 +310,7 @@ impl Selection<'_> {
         let (bytes, oom_group) = groups.bytes(leaf, &mut self.chooser.examiner.buffer)?;
         let tally = self.tally_leaf(leaf);
         Some(Group {
-            bytes,
+            bytes: tally.map_or(bytes, |tally| tally.comes_back(bytes)),
             processes: tally.map_or(self.chooser.membership.leaf_processes, |tally| tally.processes),
             expendable: tally.is_some_and(|tally| tally.expendable()),
             oom_group,
@@ -393,7 +399,8 @@ impl Scores for GroupSelection<'_, '_> {
         let tally = self.0.tally_leaf(index).filter(Tally::expendable)?;
         let chooser = &mut *self.0.chooser;
         let groups = chooser.membership.groups.as_ref()?;
-        let (bytes, oom_group) = groups.bytes(index, &mut chooser.examiner.buffer)?;
+        let (charged, oom_group) = groups.bytes(index, &mut chooser.examiner.buffer)?;
+        let bytes = tally.comes_back(charged);
         if bytes < chooser.min_bytes {
             return None;
         }

@@ -119,11 +119,9 @@ impl Examiner {
         let leader_exited = !status.has_memory && status.state == State::Zombie && status.threads > 1;
         let (memory_tid, memory) =
             if leader_exited { self.other_thread(pid).unwrap_or((pid, status)) } else { (pid, status) };
-        let leader = status.session == Some(pid);
         let mut reading = Reading {
             comm: status.comm,
             uid: status.uid,
-            leader,
             memory_tid,
             has_memory: memory.has_memory,
             dying_until: None,
@@ -138,7 +136,7 @@ impl Examiner {
             exe_known: false,
             cgroup_hash: 0,
         };
-        let old = old.filter(|old| (old.comm, old.uid, old.leader) == (status.comm, status.uid, leader));
+        let old = old.filter(|old| (old.comm, old.uid) == (status.comm, status.uid));
         let known = old.and_then(|old| old.dying_until);
         reading.dying_until = if status.killed || memory.killed {
             Some(known.unwrap_or_else(|| Instant::now() + DYING_TIME))
@@ -206,7 +204,7 @@ impl Examiner {
             0
         };
         let mut hasher = DefaultHasher::new();
-        (status.comm, status.uid, reading.leader, reading.cgroup_hash, oom_score_adj).hash(&mut hasher);
+        (status.comm, status.uid, reading.cgroup_hash, oom_score_adj).hash(&mut hasher);
         (preference, arguments).hash(&mut hasher);
         reading.judged_hash = hasher.finish();
         let with_command_line = policy.needs_command_line() && detail != Detail::Memory;

@@ -65,6 +65,8 @@ pub(super) struct Tally {
     /// What the members have, in bytes, and what that counts.
     bytes: u64,
     counts: u64,
+    /// What comes back of them at most.
+    most: u64,
 }
 
 impl Tally {
@@ -74,6 +76,7 @@ impl Tally {
         verdict: Verdict { factor: 0.0, ..Verdict::PLAIN },
         bytes: 0,
         counts: 0,
+        most: 0,
     };
 
     /// Counts a member. One that has no memory, or is dying, does not count.
@@ -89,6 +92,13 @@ impl Tally {
         }
         self.bytes = self.bytes.saturating_add(reading.estimate());
         self.counts = self.counts.saturating_add(reading.verdict.score(reading.estimate()));
+        self.most = self.most.saturating_add(reading.upper_bound(&reading.counters));
+    }
+
+    /// Returns what comes back of a cgroup that is charged for so much. What its members do not hold does not: files on
+    /// a tmpfs, also in swap, and memory of processes that were moved elsewhere.
+    pub(super) fn comes_back(&self, charged: u64) -> u64 {
+        charged.min(self.most)
     }
 
     /// Returns what counts in the choice, of a group that gives back so much: as much of each byte as of the members'

@@ -12,11 +12,11 @@ use arrayvec::ArrayVec;
 use linux::Pid;
 use linux::process::Comm;
 use linux::scan::{Failure, Scan};
-use rustix::fs::{MemfdFlags, fstat, memfd_create};
+use rustix::fs::{MemfdFlags, fstat, makedev, memfd_create};
 
 /// Files of one process that are told apart; descriptors of the others may be counted twice.
 const MAX_FILES: usize = 64;
-/// The unit of `st_blocks`.
+/// The unit of `stx_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
 /// A process that holds memory by descriptors.
@@ -45,9 +45,9 @@ pub(super) fn memfd_device() -> io::Result<u64> {
 pub(super) fn held(scan: &Scan, pid: Pid, device: u64, deadline: Instant) -> Result<u64, Failure> {
     let (mut files, mut bytes) = (ArrayVec::<u64, MAX_FILES>::new(), 0_u64);
     scan.for_each_open_file(pid, &mut [MaybeUninit::uninit(); 2048], |file| {
-        if file.st_dev == device && !files.contains(&file.st_ino) {
-            let _ = files.try_push(file.st_ino);
-            bytes = bytes.saturating_add(file.st_blocks.unsigned_abs().saturating_mul(BLOCK_BYTES));
+        if makedev(file.stx_dev_major, file.stx_dev_minor) == device && !files.contains(&file.stx_ino) {
+            let _ = files.try_push(file.stx_ino);
+            bytes = bytes.saturating_add(file.stx_blocks.saturating_mul(BLOCK_BYTES));
         }
         Instant::now() < deadline
     })?;

@@ -6,16 +6,17 @@ use linux::dir::OpenFile;
 use linux::{Pid, scan};
 
 use super::groups;
-use super::membership::MAX_GROUP_MEMBERS;
 
+/// How many processes there may be for it to be known whether they are the same.
+const MAX_KNOWN: usize = 512;
 /// What cgroup.procs has at most: a process ID of seven digits and a newline for each of them, and one to see its end.
-const MAX_PROCS_BYTES: usize = 8 * MAX_GROUP_MEMBERS + 1;
+const MAX_PROCS_BYTES: usize = 8 * MAX_KNOWN + 1;
 
 /// A leaf cgroup of which all processes may be killed.
 #[derive(Debug)]
 pub struct Leaf {
     cgroup: Cgroup,
-    /// Its cgroup.procs, open, and a hash of who was in it; `None` when there are processes below it as well.
+    /// Its cgroup.procs, open, and a hash of who was in it; `None` when there are too many, or some below it as well.
     procs: Option<(OpenFile, u64)>,
 }
 

@@ -11,8 +11,6 @@ use super::table::Table;
 
 /// How old the list of cgroups may be.
 const MAX_LIST_AGE: Duration = Duration::from_millis(500);
-/// The most members of a group that are read before it is said that all of them may be killed.
-pub(super) const MAX_GROUP_MEMBERS: usize = 512;
 
 /// The cgroups, and the members of those that were listed last.
 pub(super) struct Membership {
@@ -75,7 +73,7 @@ impl Membership {
         let mut all = true;
         let read = groups.members(leaf, &mut examiner.buffer, |pid| {
             *processes += 1;
-            all &= pid.is_some() && members.len() < MAX_GROUP_MEMBERS.min(members.capacity());
+            all &= pid.is_some() && members.len() < members.capacity();
             if all {
                 members.extend(pid);
             }

@@ -153,7 +153,7 @@ impl Selection<'_> {
         }
         let error = alone.precision.error().unwrap_or(0);
         let back = Back { bytes, precision: Precision::Sampled { error }, sample: None };
-        self.add_considered(first.index, score, Some(&back));
+        self.add_considered(first.index, Some((score, &back)));
         let pid = pidfd.opened_as();
         PoolSearch::Found(Found { pidfd, pid, reading, cgroup, back }, pool)
     }

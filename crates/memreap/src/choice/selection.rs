@@ -152,24 +152,26 @@ impl<'a> Selection<'a> {
         Instant::now() >= self.deadline
     }
 
-    /// Keeps a process for [`Chooser::explain`].
-    pub(super) fn add_considered(&mut self, index: usize, score: u64, back: Option<&Back>) {
+    /// Keeps a process for [`Chooser::explain`], with what was read of it and what that counts, or the most it can be.
+    pub(super) fn add_considered(&mut self, index: usize, read: Option<(u64, &Back)>) {
         let entry = &self.chooser.population.table.entries()[index];
-        let Some(reading) = &entry.reading else { return };
+        let Some(reading) = entry.reading.as_ref().filter(|reading| !reading.verdict.never) else { return };
         if matches!(self.within, Within::One) {
             return;
         }
+        let bound = reading.upper_bound(&self.now);
+        let (score, back) = read.unzip();
         // Not more than there is room for: nothing may be allocated.
         if self.chooser.considered.len() < MAX_CONSIDERED {
             self.chooser.considered.push(Considered {
                 pid: entry.pid,
                 comm: reading.comm,
                 uid: reading.uid,
-                bound: reading.upper_bound(&self.now),
+                bound,
                 bytes: back.map(|back| back.bytes),
                 precision: back.map_or(Precision::Guess, |back| back.precision),
                 verdict: reading.verdict,
-                score,
+                score: score.unwrap_or_else(|| reading.verdict.score(bound)),
             });
         }
     }
@@ -211,7 +213,7 @@ impl<'a> Selection<'a> {
     pub(super) fn found(&mut self, index: usize, pidfd: PidFd, reading: Reading, back: Back) -> Option<(u64, Found)> {
         let score = reading.verdict.score(back.bytes);
         let cgroup = cgroup_path::cut(&self.chooser.examiner.cgroup);
-        self.add_considered(index, score, Some(&back));
+        self.add_considered(index, Some((score, &back)));
         if back.bytes < self.min_bytes().max(1) || !pidfd.is_alive().unwrap_or(false) {
             return None;
         }

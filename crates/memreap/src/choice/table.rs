@@ -155,8 +155,6 @@ pub(super) struct Reading {
     pub(super) comm: Comm,
     /// Its real user.
     pub(super) uid: u32,
-    /// It leads its session.
-    pub(super) leader: bool,
     /// The ID by which its memory is read: its own, or that of a thread when the first one has exited.
     pub(super) memory_tid: Pid,
     /// Whether it has any: not so for kernel threads and zombies.
@@ -192,7 +190,6 @@ impl Reading {
         Self {
             comm: Comm::new(b"x").expect("short enough"),
             uid: 0,
-            leader: false,
             memory_tid: Pid::own(),
             has_memory: true,
             dying_until: None,
@@ -236,9 +233,14 @@ impl Reading {
         SampledProcess { pid: self.memory_tid, sizes: self.sizes, vm_size: self.vm_size, error }
     }
 
+    /// Whether it has memory that is not coming back already.
+    pub(super) fn holds_memory(&self) -> bool {
+        self.has_memory && self.dying_until.is_none_or(|until| Instant::now() >= until)
+    }
+
     /// Whether it may be killed, and has memory that is not coming back already.
     pub(super) fn eligible(&self) -> bool {
-        self.has_memory && !self.verdict.never && self.dying_until.is_none_or(|until| Instant::now() >= until)
+        self.holds_memory() && !self.verdict.never
     }
 }
 

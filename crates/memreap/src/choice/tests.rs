@@ -793,7 +793,7 @@ fn a_group_is_killed_where_its_memory_is_counted() {
     let group = tree.path().join(&name);
     fs::create_dir_all(group.join("inner")).unwrap();
     let members = format!("{}\n{}\n", hogs[0].pid, hogs[1].pid);
-    let bytes = 4000_u64 << 20;
+    let bytes = 2 * (HUGE as u64) << 20;
     for (file, text) in [
         ("memory.stat", format!("anon {bytes}\n")),
         ("memory.current", format!("{bytes}\n")),
@@ -872,7 +872,9 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     real.put(hogs[0].pid);
     real.put(hogs[1].pid);
     let pids = [0, 1, 2].map(|i: usize| hogs[i].pid);
-    let group = MadeUpGroup::new(&name, 4000 << 20, &pids[..2]);
+    // Less than both have; Perl has it twice.
+    let bytes = (4 * HUGE as u64 + 500) << 20;
+    let group = MadeUpGroup::new(&name, bytes, &pids[..2]);
     let write = |file: &str, text: String| group.write(file, text);
     let mut chooser = group.chooser();
 
@@ -880,10 +882,10 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     let choice = choose(&mut chooser, ALL, &pids).unwrap();
     assert_eq!(choice.pid, hogs[0].pid);
     assert_eq!(choice.cgroup[..], *format!("/{name}").as_bytes());
-    let expected = Group { bytes: 4000_u64 << 20, processes: 2, expendable: true, oom_group: false, shares: false };
+    let expected = Group { bytes, processes: 2, expendable: true, oom_group: false, shares: false };
     assert_eq!(choice.group, Some(expected));
     // Also when each of them has too little.
-    chooser.set_min_bytes(2000 << 20);
+    chooser.set_min_bytes(bytes);
     assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[0].pid);
     chooser.set_min_bytes(5000 << 20);
     write("memory.current", format!("{}\n", 6000_u64 << 20));
@@ -897,8 +899,13 @@ fn a_group_counts_when_all_of_it_may_be_killed() {
     // What it shares with others does not come back with it.
     write("memory.stat", format!("anon {}\n", 100 << 20));
     assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[2].pid);
+    // Nor does what its members do not hold: files in memory that are swapped out.
+    write("memory.stat", format!("anon {bytes}\n"));
+    write("memory.swap.current", format!("{}\n", 12_u64 << 30));
+    write("cgroup.procs", format!("{}\n", hogs[1].pid));
+    assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[2].pid);
+    fs::remove_file(group.1.join("memory.swap.current")).unwrap();
     // One that must not be killed is in it.
-    write("memory.stat", format!("anon {}\n", 4000_u64 << 20));
     write("cgroup.procs", format!("{}\n{}\n{}\n", hogs[0].pid, hogs[1].pid, Pid::own()));
     assert_eq!(choose(&mut chooser, ALL, &pids).unwrap().pid, hogs[2].pid);
     // One whose command line protects it, and is not known yet.

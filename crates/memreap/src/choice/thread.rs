@@ -343,6 +343,7 @@ impl Shared {
                     if let Some(choice) = choice
                         && anywhere
                         && state.settings.version == settings.version
+                        && !state.killed.contains(&choice.pid)
                     {
                         state.ahead = Some((Instant::now(), choice));
                     }

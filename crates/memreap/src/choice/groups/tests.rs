@@ -98,6 +98,7 @@ fn one_protected_member_protects_all() {
     let all = [tally(&[shell, plain, plain]), tally(&[shell, shell])];
     assert_eq!(all.map(|tally| (tally.expendable(), tally.verdict.factor)), [(true, 1.0), (true, 0.1)]);
     assert!(!tally(&[]).expendable());
+    assert_eq!([15, 99].map(|charged| tally(&[shell, plain]).comes_back(charged)), [15, 20]);
     // A kernel thread or zombie, and one that is dying, need no protection.
     let dead = Reading { has_memory: false, ..never };
     let dying = Reading { dying_until: Some(Instant::now()), ..never };

@@ -116,6 +116,17 @@ fn a_late_answer_is_good_for_the_next_time_once() {
 }
 
 #[test]
+fn a_late_answer_is_of_no_use_when_that_process_was_killed() {
+    let (chooser, answers) = start(Duration::from_millis(10));
+    let process = Process::start();
+    ask_in_vain(&chooser);
+    chooser.note_kill(process.pid());
+    answers.send(Some(process.choice())).unwrap();
+    wait_for(&chooser);
+    assert_eq!(pid(chooser.choose(None, 0)), Err(NoVictim::Late));
+}
+
+#[test]
 fn a_warning_waits_for_no_choice() {
     let (chooser, answers) = start(Duration::from_secs(60));
     let process = Process::start();

@@ -21,6 +21,7 @@ use crate::exit::Exit;
 use crate::kill::engine::MIN_THREADED_VICTIM_BYTES;
 use crate::kill::target::{self, Facts, Problem, ProblemKind, Rules, Selection, Target};
 use crate::kill::{Armed, Fate, KernelFeatures, Method, Outcome, Victim, WaitEnd, Whole, raise_priority};
+use crate::say;
 use crate::units;
 use plan::{Plan, Show};
 use progress::Progress;
@@ -37,9 +38,8 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 #[inline(never)] // Its stack would be that of the daemon, too.
 pub fn run(plan: &Plan) -> Result<Exit> {
     let report = execute(plan)?;
-    let mut stderr = std::io::stderr();
     for problem in &report.errors {
-        let _ = writeln!(stderr, "memreap: {}", problem.message);
+        say(format_args!("memreap: {}", problem.message));
     }
     let text = match plan.show {
         Show::Text => report.text(),
@@ -50,7 +50,7 @@ pub fn run(plan: &Plan) -> Result<Exit> {
     if let Err(e) = std::io::stdout().write_all(text.as_bytes())
         && e.kind() != ErrorKind::BrokenPipe
     {
-        let _ = writeln!(stderr, "memreap: the result cannot be written: {e}");
+        say(format_args!("memreap: the result cannot be written: {e}"));
     }
     Ok(report.exit)
 }
@@ -190,13 +190,13 @@ impl Kill<'_> {
         }
         report.set_after(memory(root).ok());
         if report.interrupted {
-            report.exit = Exit::Interrupted;
+            report.exit = report.exit.max(Exit::Interrupted);
         }
         Ok(())
     }
 
     fn arm(self, targets: Vec<Target>) -> Victims {
-        let bytes = targets.iter().map(|target| target.facts.bytes).sum();
+        let bytes = targets.iter().map(|target| target.facts.bytes.min(target.facts.share)).sum();
         let mut victims = Vec::with_capacity(targets.len());
         let (mut all_facts, mut sets) = (Vec::with_capacity(targets.len()), Vec::with_capacity(targets.len()));
         for Target { pidfd, facts, set, .. } in targets {

@@ -16,7 +16,7 @@ use why_not::{Victim, WhyNot};
 use super::args::PickArgs;
 use crate::choice::{Choice, Chooser, Considered, Scope};
 use crate::config::Config;
-use crate::daemon::run::sampler::{self, Machine, Memory};
+use crate::daemon::run::sampler::{self, Memory, fit_to_machine};
 use crate::exit::Exit;
 use crate::policy::Policy;
 use crate::say;
@@ -108,7 +108,7 @@ struct CostReport {
 /// When processes cannot be read.
 #[inline(never)] // Its stack would be that of the daemon, too.
 pub fn run(args: &PickArgs) -> Result<Exit> {
-    let config = match Config::load(args.config.as_deref()) {
+    let mut config = match Config::load(args.config.as_deref()) {
         Ok(config) => config,
         Err(e) => {
             say(format_args!("memreap: {e}"));
@@ -117,13 +117,16 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     };
     config.unmet.iter().for_each(|line| say(format_args!("memreap: warning: {line}")));
     let root = Root::system();
+    let memory = Memory::open(&root, Hierarchy::find(&root).ok().flatten().as_ref())?;
+    fit_to_machine(&mut config, &memory);
+    // What a victim gives back at least.
+    let smallest_bytes = memory.sample(Instant::now(), &mut sampler::buffer()[..])?.min_victim_bytes();
     let room = process::pids(&root)?.count() + SPARE_PROCESSES;
     let mut chooser = Chooser::new(&root, room).context("cannot read processes")?;
     if config.policy.needs_command_line() {
         chooser.refresh(&config.policy, COMMAND_LINES_BUDGET);
     }
     chooser.set_grouping(config.kill.grouping());
-    let smallest_bytes = smallest_victim(&root)?;
     chooser.set_min_bytes(smallest_bytes);
     let choice = chooser.choose(&config.policy, Scope::All);
     let mut report = Report::new(&root, &config.policy, &chooser, choice.as_ref(), smallest_bytes);
@@ -140,13 +143,6 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     }
     let exit = if choice.is_some() || args.why_not.is_some() { Exit::Done } else { Exit::NotFound };
     exit.after(report.print(&mut io::stdout().lock(), args))
-}
-
-/// What a victim gives back at least, in bytes.
-fn smallest_victim(root: &Root) -> Result<u64> {
-    let memory = Memory::Machine(Machine::open(root)?);
-    let sample = memory.sample(Instant::now(), &mut sampler::buffer()[..]);
-    Ok(sample.context("cannot read the machine's memory")?.min_victim_bytes())
 }
 
 impl Report {

@@ -8,6 +8,7 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context as _, Result};
+use linux::cgroup::Hierarchy;
 use linux::psi::Pressure;
 use linux::{Root, poll};
 use rustix::event::PollFlags;
@@ -17,7 +18,7 @@ use super::interrupt::Interrupt;
 use crate::choice::{Chooser, Scope};
 use crate::config::Config;
 use crate::daemon::report::history;
-use crate::daemon::run::sampler::{self, Machine, Memory};
+use crate::daemon::run::sampler::{self, Memory};
 use crate::daemon::run::system::MAX_PROCESSES;
 use crate::exit::Exit;
 use crate::say;
@@ -91,7 +92,7 @@ impl Watcher {
         let mut chooser = Chooser::new(&root, MAX_PROCESSES as usize).context("cannot read processes")?;
         chooser.set_grouping(config.kill.grouping());
         Ok(Self {
-            memory: Memory::Machine(Machine::open(&root)?),
+            memory: Memory::open(&root, Hierarchy::find(&root).ok().flatten().as_ref())?,
             buffer: sampler::buffer(),
             chooser,
             trend: Trend::default(),

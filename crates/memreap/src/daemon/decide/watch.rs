@@ -33,10 +33,8 @@ const NO_VICTIM_RETRY: Duration = Duration::from_millis(250);
 /// When the choice has been late for so long, that is reported.
 const LATE_REPORT_TIME: Duration = Duration::from_secs(2);
 /// A kill has helped when this part of what was expected was seen to be free (the rest may have been
-/// allocated at once), ...
+/// allocated at once), and that was not less than what is critical.
 const FREED_DIVISOR: u64 = 4;
-/// ... and when what was expected was not less than this part of what was missing.
-const MISSING_DIVISOR: u64 = 8;
 /// After kills that did not help, the wait for the next one is so many times as long each time, up to the
 /// maximum.
 const BACKOFF_FACTOR: u32 = 4;
@@ -116,10 +114,9 @@ enum Step {
 /// A kill of which it is not known yet whether it has helped. Sizes in bytes.
 struct Attempt {
     at: Duration,
-    /// What was to come back of the first victim, and of all together; and what was missing.
+    /// What was to come back of the first victim, and of all together.
     bytes: u64,
     expected: u64,
-    missing: u64,
     /// The headroom at the time, and the largest since.
     headroom: u64,
     max_headroom: u64,
@@ -587,8 +584,7 @@ impl<W: World + ?Sized> Watch<W> {
     /// # Errors
     /// The time until the next search.
     fn weigh(&mut self, victim: &W::Victim, reason: Reason, now: Duration, world: &mut W) -> Result<(), Duration> {
-        let missing = self.governor.missing();
-        let Gain { bytes: expected, group_processes, group_bytes } = world.gain(victim, missing);
+        let Gain { bytes: expected, group_processes, group_bytes } = world.gain(victim, self.governor.missing());
         // The others of the cgroup take what a kill gives back. But they get fewer, unless they are
         // restarted.
         let group_shrinks = group_processes < self.failed.group_processes && group_bytes / MANY_FACTOR >= expected;
@@ -601,15 +597,8 @@ impl<W: World + ?Sized> Watch<W> {
             return Err(NO_VICTIM_RETRY.min(self.failed.until - now));
         }
         let headroom = self.governor.outlook().headroom;
-        self.attempt = Some(Attempt {
-            at: now,
-            bytes: expected,
-            expected,
-            missing,
-            headroom,
-            max_headroom: headroom,
-            group_processes,
-        });
+        self.attempt =
+            Some(Attempt { at: now, bytes: expected, expected, headroom, max_headroom: headroom, group_processes });
         Ok(())
     }
 
@@ -617,7 +606,7 @@ impl<W: World + ?Sized> Watch<W> {
     fn judge_last_kill(&mut self) {
         let Some(attempt) = self.attempt.take() else { return };
         if attempt.max_headroom - attempt.headroom >= attempt.expected / FREED_DIVISOR
-            && attempt.expected >= attempt.missing / MISSING_DIVISOR
+            && attempt.expected >= self.governor.critical_level()
         {
             self.failed = FailedKills::default();
             return;

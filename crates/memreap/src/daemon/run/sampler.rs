@@ -141,7 +141,7 @@ impl Limited {
         let current = self.current.parse(buffer, cgroup::amount)?;
         let stat = self.stat.parse(buffer, MemoryStat::parse)?;
         // However much it may swap out, there is no more than the machine has.
-        let (mut swapped, mut swap_free) = (0, if self.swap.is_empty() { 0 } else { machine.swap_free });
+        let (mut swapped, mut swap_free) = (0, machine.swap_free);
         for [max, used] in self.swap.iter().rev() {
             let max = max.parse(buffer, cgroup::limit)?.unwrap_or(u64::MAX);
             // At last its own.
@@ -164,6 +164,18 @@ impl Limited {
 }
 
 impl Memory {
+    /// Opens all memory that the caller can see: the machine's, or in a container its limit.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn open(root: &Root, hierarchy: Option<&Hierarchy>) -> linux::Result<Self> {
+        let machine = Self::Machine(Machine::open(root)?);
+        let mut buffer = buffer();
+        machine.sample(Instant::now(), &mut buffer[..])?;
+        let limited = hierarchy.map(|h| Limited::open(root, h, Path::new("/"), &mut buffer[..])).transpose()?;
+        Ok(limited.flatten().map_or(machine, Self::Limited))
+    }
+
     /// Takes a sample, at the time since `clock`.
     ///
     /// # Errors
@@ -187,7 +199,7 @@ impl Memory {
 
 /// Completes a configuration by what it does not say: whether the kernel reclaims early, and in a container with a
 /// limit, of what oom_score_adj is a share.
-pub(super) fn fit_to_machine(config: &mut Config, memory: &Memory) {
+pub fn fit_to_machine(config: &mut Config, memory: &Memory) {
     let factor = linux::features::watermark_scale_factor(&Root::system());
     config.act.early_reclaim = matches!(factor, Ok(Some(f)) if f >= EARLY_WATERMARK_SCALE_FACTOR);
     if let Memory::Limited(_) = memory {

@@ -5,7 +5,7 @@
 //! afterwards nothing is, except to read a new configuration.
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use linux::cgroup::Hierarchy;
@@ -16,7 +16,7 @@ use rustix::thread::CapabilitySet;
 
 use super::event_loop::Daemon;
 use super::rehearsal::{Dummy, rehearse};
-use super::sampler::{self, Limited, Machine, Memory, fit_to_machine};
+use super::sampler::{Memory, fit_to_machine};
 use super::sandbox::{self, Access};
 use super::signals::Signals;
 use super::system::{MAX_LIMITS, MAX_PROCESSES, System};
@@ -118,7 +118,7 @@ fn open(mut config: Config, dry_run: bool) -> Result<Opened> {
         }
     }
     let hierarchy = hierarchy.ok().flatten();
-    let whole = whole_memory(&root, hierarchy.as_ref())?;
+    let whole = Memory::open(&root, hierarchy.as_ref())?;
     fit_to_machine(&mut config, &whole);
     let trigger = psi_trigger(&root, hierarchy.as_ref(), &whole);
     let scan = Scan::open(&root).context("cannot open /proc")?;
@@ -193,20 +193,6 @@ fn another_daemon(root: &Root) -> Option<Pid> {
             command.get(1).is_some_and(|command| command == "daemon") && !has("--dry-run") && !has("--check-config")
         })
     })
-}
-
-/// Opens the machine's memory, or in a container with a limit, that.
-fn whole_memory(root: &Root, hierarchy: Option<&Hierarchy>) -> Result<Memory> {
-    let machine = Memory::Machine(Machine::open(root)?);
-    let mut buffer = sampler::buffer();
-    // That it can be read.
-    machine.sample(Instant::now(), &mut buffer[..])?;
-    if let Some(hierarchy) = hierarchy
-        && let Some(limited) = Limited::open(root, hierarchy, Path::new("/"), &mut buffer[..])?
-    {
-        return Ok(Memory::Limited(limited));
-    }
-    Ok(machine)
 }
 
 /// Has the kernel report pressure.

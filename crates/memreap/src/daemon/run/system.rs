@@ -124,6 +124,7 @@ impl System {
         }
         if config.record != self.config.record {
             self.notifier.warning(format_args!("record.history and record.metrics change only by a restart"));
+            config.record = self.config.record.clone();
         }
         self.config = config;
     }

@@ -597,6 +597,18 @@ fn those_whose_memory_comes_back_are_killed_one_soon_after_the_other() {
 }
 
 #[test]
+fn on_a_large_machine_too_kills_that_give_back_little_of_it_help() {
+    let mut run = sized(512 * GIB, true, 0, 0.0);
+    for _ in 0..600 {
+        run.sim.spawn(600 * MIB, MIB / 2, 700 * MIB);
+    }
+    run.pass(600 * S);
+    assert!(run.sim.kills.len() > 4, "{} kills", run.sim.kills.len());
+    let pauses: Vec<Duration> = run.sim.kills.windows(2).map(|k| k[1].at - k[0].at).collect();
+    assert_eq!(run.sim.complaints, 0, "{pauses:?}");
+}
+
+#[test]
 fn of_many_that_hold_the_memory_together_as_many_die_as_are_missing() {
     // The others take what one gives back, until enough of them are dead.
     for rate in [30, 75, 300, 1200] {
