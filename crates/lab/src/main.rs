@@ -12,7 +12,8 @@ fn main() -> ExitCode {
     panic::set_hook(Box::new(move |what| {
         // What println! says of `lab test --list | head`, and eprintln! of a terminal that was closed.
         let text = what.to_string();
-        if text.contains("failed printing to std") && text.contains("Broken pipe") {
+        let is_gone = text.contains("Broken pipe") || text.contains("Input/output error");
+        if text.contains("failed printing to std") && is_gone {
             lab::end_children();
             process::exit(NOBODY_READS);
         }

@@ -350,8 +350,9 @@ impl Run<'_> {
         let (arm, job) = (self.arm(), self.job(options)?);
         let mut content = Content::default();
         content.add(boot::content_key(ctx, accel, &arm, &job)?);
-        // A pass also depends on the parser of the program's output.
+        // A pass also depends on what judges the program's output.
         content.add(include_str!("tap.rs"));
+        content.add(include_str!("selftests.rs"));
         let key = content.key();
         if options.remembered
             && let Some(report) = passes::recall(ctx, &key)

@@ -84,7 +84,8 @@ impl Apt {
         let mut update = self.command("apt-get");
         update.args(["-q", "-o", "APT::Update::Error-Mode=any", "update"]);
         match host::run_step(&step, &mut update, &ctx.out.join("logs/apt-update.log")) {
-            Err(e) if !e.to_string().contains("404  Not Found") => return Err(e),
+            // Not a single file of a mirror that is being updated.
+            Err(e) if !e.to_string().contains("Release file") => return Err(e),
             Err(_) => step.done("there is no such archive"),
             Ok(()) => step.done(""),
         }

@@ -70,6 +70,11 @@ pub struct Source {
 #[error("{0}")]
 pub struct NoPackage(String);
 
+/// The archive does not have a package that apt's lists have, or cannot be reached.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot download {0}")]
+struct NotDownloaded(String);
+
 /// Returns the source to use: the requested version, else the newest that apt offers, else the newest in
 /// the cache (with a note). Downloads and unpacks it if necessary.
 ///
@@ -78,12 +83,13 @@ pub struct NoPackage(String);
 /// not have it.
 pub fn get(ctx: &Context) -> Result<Source> {
     let version = offered(ctx).and_then(|offered| select(ctx, &offered));
-    let source = version.and_then(|version| {
-        fetch(ctx, &version).or_else(|e| {
-            // Mirrors remove old packages.
+    let source = version.and_then(|version| match fetch(ctx, &version) {
+        // Mirrors remove old packages.
+        Err(e) if e.is::<NotDownloaded>() => {
             refresh(ctx, e)?;
             fetch(ctx, &select(ctx, &listed(ctx))?)
-        })
+        }
+        source => source,
     });
     source.or_else(|e| {
         let cached = cached(ctx);
@@ -231,7 +237,7 @@ pub(super) fn download(ctx: &Context, what: &str, into: &Path, step: &Step) -> R
     let mut command = Apt::having(ctx).0.command("apt-get");
     command.args(["-q", "download", what]).current_dir(into);
     host::run_step(step, &mut command, &ctx.out.join("logs/download.log"))
-        .with_context(|| format!("cannot download {what}"))
+        .with_context(|| NotDownloaded(what.to_owned()))
 }
 
 /// How tar unpacks to the folder `$1`. It shows how far it is.
