@@ -3,13 +3,12 @@
 //!
 //! crates/scenarios lists the scenarios and their guests, [`experiment`] boots the pairs, [`stats`] computes the
 //! verdicts, [`results`] is the file format, [`screen`], [`table`], [`report`], [`picture`] and [`junit`] show the
-//! results, [`history`] those of several runs, and [`expect`] checks them against the expectations of a topic.
+//! results, and [`expect`] checks them against the expectations of a topic.
 //! [`sentence`] says of each scenario what matters most, [`sections`] are the documents' about the scenarios.
 //! [`workload`] is a program of the user's in place of a scenario.
 
 pub mod expect;
 pub mod experiment;
-pub mod history;
 pub mod junit;
 pub mod picture;
 pub mod ranks;

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use crate::ab::history::{self, HistoryOptions};
 use crate::arch::Arch;
 use crate::checks::kunit::{self, KunitOptions};
 use crate::checks::selftests::{self, SelftestOptions};
@@ -75,7 +74,6 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    History(HistoryOptions),
     Faceoff(faceoff::FaceoffArgs),
     Report(report::ReportArgs),
     Boot(boot::BootArgs),
@@ -142,7 +140,6 @@ fn run(cli: Cli) -> Result<u8> {
     match cli.command {
         Command::Ab(args) => ab::run(&ctx, args),
         Command::Merge { files, json } => ab::merge(&ctx, files, json),
-        Command::History(options) => Ok(finding_unless(history::run(&ctx, &options)?)),
         Command::Faceoff(args) => faceoff::run(&ctx, &args),
         Command::Report(args) => report::run(&ctx, &args),
         Command::Boot(args) => boot::run(&ctx, args),

@@ -12,7 +12,6 @@
 //! ```text
 //! results.json   report.html             the complete run, at its end
 //! results-partial.json                   the results so far, after each pair; without verdicts
-//! history.jsonl                          a line for each complete run
 //! boots/<scenario>-<guest>/<pair>-<arm>/ the logs and the samples (boot.json) of each boot
 //! boots/.../<pair>-<arm>.failed/         the first attempt at a boot that had to be repeated
 //! previous/                              the same files of the previous run
@@ -43,7 +42,6 @@ use crate::WrongUsage;
 use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::conclude;
 use crate::ab::experiment::session::{BootCounter, Session, file_name, name_again};
-use crate::ab::history;
 use crate::ab::report;
 use crate::ab::results::{ArmMeta, Meta, Results, Run, Shard};
 use crate::ab::stats::{self, Rules};
@@ -254,16 +252,12 @@ fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) 
     Ok(results)
 }
 
-/// Writes the files of a complete run, `results.json` and `report.html`, to a folder, and appends it to the history
-/// there, unless it is only a part.
+/// Writes the files of a complete run, `results.json` and `report.html`, to a folder.
 ///
 /// # Errors
 /// When they cannot be written.
 pub fn write(results: &Results, out: &Path) -> Result<()> {
     results.write(&out.join("results.json"))?;
-    if results.meta.shard.is_none() {
-        history::append(results, &out.join(history::HISTORY_FILE))?;
-    }
     write_atomically(&out.join("report.html"), &report::html(results))
 }
 
