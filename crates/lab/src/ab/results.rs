@@ -6,9 +6,7 @@
 
 use std::fmt;
 use std::fs;
-use std::ops::Range;
 use std::path::Path;
-use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use scenarios::Mode;
@@ -148,9 +146,6 @@ pub struct Meta {
     /// The seed by which the order of the boots was drawn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Which part of a comparison that runs on several machines.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub shard: Option<Shard>,
     /// Whether the run was interrupted: fewer pairs than planned, no verdicts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub partial: bool,
@@ -207,35 +202,6 @@ pub enum ArmRole<'a> {
     Changed,
     /// A control kernel, by its name.
     Control(&'a str),
-}
-
-/// A part of a comparison: consecutive pairs of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Shard {
-    /// Which one, from 1 on.
-    pub number: usize,
-    /// How many there are.
-    pub of: usize,
-}
-
-impl Shard {
-    /// Returns which of `pairs` pairs it has.
-    pub fn pairs(self, pairs: usize) -> Range<usize> {
-        (self.number - 1) * pairs / self.of..self.number * pairs / self.of
-    }
-}
-
-impl FromStr for Shard {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let read = || {
-            let (number, of) = text.split_once('/')?;
-            let shard = Self { number: number.parse().ok()?, of: of.parse().ok()? };
-            (1..=shard.of).contains(&shard.number).then_some(shard)
-        };
-        read().ok_or_else(|| format!("expected K/N with K from 1 to N, found '{text}'"))
-    }
 }
 
 /// An arm of the comparison.
@@ -665,7 +631,6 @@ pub(crate) mod fixture {
             arms: vec![arm("stock", ""), arm("memreap", "memreap.example=\"1\"")],
             repeated: Vec::new(),
             seed: None,
-            shard: None,
             partial: false,
         };
         Results::new(meta, vec![run(Mode::Multi, 2, multi), run(Mode::Icount, 1, icount)])

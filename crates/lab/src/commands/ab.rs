@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only
-//! `lab ab` and `lab merge`.
+//! `lab ab`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use clap::Args;
 use crate::WrongUsage;
 use crate::ab::expect::{self, Checked, RunKind};
 use crate::ab::experiment::{self, Plan};
-use crate::ab::results::{Results, Shard};
+use crate::ab::results::Results;
 use crate::ab::screen;
 use crate::ab::stats::{MAX_PAIRS, MIN_PAIRS};
 use crate::ab::table;
@@ -48,9 +48,6 @@ pub struct AbArgs {
     /// The seed by which the order of the boots is drawn from balanced ones
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Boot only the K-th of N parts of the pairs, for several machines; `lab merge` puts them together
-    #[arg(long, value_name = "K/N", conflicts_with_all = ["smoke", "expect", "bisect"])]
-    pub shard: Option<Shard>,
     /// Print results.json on stdout instead of the table
     #[arg(long)]
     pub json: bool,
@@ -83,7 +80,7 @@ pub struct AbArgs {
     #[arg(long)]
     pub expect: bool,
     /// Check the expectations in a file of your own; crates/lab/src/ab/expect/mod.rs says what it may have
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["expect", "shard"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "expect")]
     pub expectations: Option<PathBuf>,
     /// Run only this case of a scenario, for example 100-vmas
     #[arg(long, value_name = "NAME")]
@@ -247,7 +244,6 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
         guest: args.guest,
         pairs: args.pairs,
         seed: args.seed,
-        shard: args.shard,
         arms: [base, changed],
         controls,
         aa: !args.no_aa,
@@ -304,18 +300,6 @@ fn bisect_code(outcome: Result<u8>) -> u8 {
             if e.is::<WrongUsage>() { exit::ABORT } else { exit::SKIP }
         }
     }
-}
-
-/// Puts the shards of a comparison together, and returns the exit code.
-pub fn merge(ctx: &Context, files: Vec<PathBuf>, json: bool) -> Result<u8> {
-    let read = |path: PathBuf| Results::read(&path).map(|results| (path, results));
-    let shards = files.into_iter().map(read).collect::<Result<_>>()?;
-    let results = experiment::merge(shards).map_err(|e| WrongUsage(format!("{e:#}")))?;
-    let turn = host::lock(ctx, &ctx.out)?;
-    experiment::write(&results, &ctx.out)?;
-    drop(turn);
-    show(&results, json)?;
-    Ok(exit_code(&results, !results.anything_worse()))
 }
 
 /// Returns the exit code of a complete comparison. A failed boot takes precedence over a finding.

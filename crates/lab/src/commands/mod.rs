@@ -9,7 +9,7 @@ mod exit;
 mod faceoff;
 mod report;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -59,21 +59,6 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Ab(ab::AbArgs),
-    /// Put the shards of a comparison together
-    ///
-    /// Writes results.json and report.html as `lab ab` does.
-    #[command(after_help = "Example, on two machines and then on one of them:
-  lab ab reap --shard 1/2
-  lab ab reap --shard 2/2
-  lab merge one/results.json two/results.json")]
-    Merge {
-        /// The results.json of each shard
-        #[arg(value_name = "FILE", required = true)]
-        files: Vec<PathBuf>,
-        /// Print results.json on stdout instead of the table
-        #[arg(long)]
-        json: bool,
-    },
     Faceoff(faceoff::FaceoffArgs),
     Report(report::ReportArgs),
     Boot(boot::BootArgs),
@@ -139,7 +124,6 @@ fn run(cli: Cli) -> Result<u8> {
     ctx.arch = cli.arch;
     match cli.command {
         Command::Ab(args) => ab::run(&ctx, args),
-        Command::Merge { files, json } => ab::merge(&ctx, files, json),
         Command::Faceoff(args) => faceoff::run(&ctx, &args),
         Command::Report(args) => report::run(&ctx, &args),
         Command::Boot(args) => boot::run(&ctx, args),

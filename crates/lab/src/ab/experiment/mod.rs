@@ -20,7 +20,6 @@
 //! A lock next to that folder serialises runs that use it.
 
 mod failure;
-mod merge;
 mod order;
 mod record;
 mod samples;
@@ -43,7 +42,7 @@ use crate::ab::experiment::order::{Role, order};
 use crate::ab::experiment::samples::conclude;
 use crate::ab::experiment::session::{BootCounter, Session, file_name, name_again};
 use crate::ab::report;
-use crate::ab::results::{ArmMeta, Meta, Results, Run, Shard};
+use crate::ab::results::{ArmMeta, Meta, Results, Run};
 use crate::ab::stats::{self, Rules};
 use crate::ab::workload::{self, Workload};
 use crate::context::Context;
@@ -57,7 +56,6 @@ use crate::vm::parallel;
 use crate::vm::probe::Accel;
 
 pub use failure::Failure;
-pub use merge::merge;
 
 /// What to compare, and with how many boots. What is not explained is as the option of that name of `lab ab`.
 #[derive(Clone)]
@@ -70,7 +68,6 @@ pub struct Plan {
     pub workload: Option<Workload>,
     pub pairs: usize,
     pub seed: u64,
-    pub shard: Option<Shard>,
     /// The base arm and the changed arm.
     pub arms: [Arm; 2],
     /// The control kernels of the scenarios ([`Scenario::controls`]), matched by name. A control kernel that
@@ -156,11 +153,9 @@ fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) 
     let wrong = |what| WrongUsage(format!("{} pairs: {what}", plan.pairs));
     ensure!((1..=stats::MAX_PAIRS).contains(&plan.pairs), wrong("too few or too many to compare"));
     ensure!(
-        plan.pairs < stats::MIN_PAIRS || plan.shard.is_some() || stats::smallest_p(plan.pairs) < plan.alpha,
+        plan.pairs < stats::MIN_PAIRS || stats::smallest_p(plan.pairs) < plan.alpha,
         wrong("p is never below --alpha: more pairs, or a larger one")
     );
-    ensure!(plan.shard.is_none_or(|shard| shard.of <= plan.pairs), wrong("too few for so many shards"));
-    let pairs: Vec<usize> = plan.shard.map_or(0..plan.pairs, |shard| shard.pairs(plan.pairs)).collect();
     // Those of the folders of a pair's boots.
     let again = plan.aa.then(|| name_again(&plan.arms[0]));
     let names = plan.arms.iter().chain(&plan.controls).map(|arm| arm.name.clone()).chain(again);
@@ -185,9 +180,8 @@ fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) 
         source: plan.source.clone(),
         accelerator: accelerator.to_owned(),
         accelerator_reason: plan.accelerator_reason.clone(),
-        pairs: pairs.len(),
+        pairs: plan.pairs,
         seed: Some(plan.seed),
-        shard: plan.shard,
         date: String::new(),
         min_effect: plan.min_effect,
         alpha: plan.alpha,
@@ -202,7 +196,7 @@ fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) 
     let step = ctx.progress.step(if plan.smoke { "smoke comparison" } else { "comparing" });
     let boots_of =
         |(scenario, _): &(&Scenario, &Guest)| order(0, plan.seed, plan.aa, &plan.controls_of(scenario)).len();
-    let boots = pairs.len() * guests.iter().map(boots_of).sum::<usize>();
+    let boots = plan.pairs * guests.iter().map(boots_of).sum::<usize>();
     let (counter, said_stale) = (BootCounter::new(boots), AtomicBool::new(false));
     let keys = Mutex::new(BTreeMap::new());
     let session = Session { ctx, plan: &plan, out: &out, step, counter, said_stale, keys, booter };
@@ -213,6 +207,7 @@ fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) 
         runs.push(samples::empty(scenario, guest, accelerator));
         let current = runs.len() - 1;
         let at_a_time = guests_at_a_time(ctx, scenario, guest);
+        let pairs: Vec<usize> = (0..plan.pairs).collect();
         // As many pairs at a time as guests, so that none of them has to wait for the end of a pair.
         for pairs in pairs.chunks(at_a_time) {
             let of_pair = |&pair| order(pair, plan.seed, plan.aa, &controls).into_iter().map(move |role| (pair, role));
@@ -246,19 +241,11 @@ fn run_with(ctx: &Context, accelerator: &str, plan: &Plan, booter: &Booter<'_>) 
         }
     }
     let results = conclude(&meta, &runs, rules, false)?;
-    write(&results, &out)?;
+    results.write(&out.join("results.json"))?;
+    write_atomically(&out.join("report.html"), &report::html(&results))?;
     remove(&out.join("results-partial.json"))?;
     session.step.done(&format!("{} metrics, {}", results.metrics().count(), session.counter));
     Ok(results)
-}
-
-/// Writes the files of a complete run, `results.json` and `report.html`, to a folder.
-///
-/// # Errors
-/// When they cannot be written.
-pub fn write(results: &Results, out: &Path) -> Result<()> {
-    results.write(&out.join("results.json"))?;
-    write_atomically(&out.join("report.html"), &report::html(results))
 }
 
 /// Returns how many guests of that kind are booted at a time; warns if memory is short even for one.

@@ -103,34 +103,6 @@ pub(super) fn keep_first(run: &mut Run, role: Role, series: Vec<Series>) {
     }
 }
 
-/// Adds the pairs of another part of the same comparison.
-///
-/// # Errors
-/// Returns what differs.
-pub(super) fn append(run: &mut Run, more: &Run) -> Result<(), String> {
-    let of = |run: &Run| {
-        let arms = |m: &Metric| m.controls.iter().map(|c| c.arm.clone()).collect::<Vec<_>>();
-        let metric = |m: &Metric| (m.metric.clone(), m.unit.clone(), m.better, m.aa.is_some(), arms(m));
-        let metrics: Vec<_> = run.metrics.iter().map(metric).collect();
-        (run.name(), run.mode, run.cpus, run.memory_mib, run.accelerator.clone(), metrics)
-    };
-    if of(run) != of(more) {
-        return Err(format!("another guest {}, or other metrics, units or control kernels in it", more.name()));
-    }
-    run.stolen = [run.stolen, more.stolen].into_iter().flatten().reduce(f64::max);
-    for (metric, more) in run.metrics.iter_mut().zip(&more.metrics) {
-        metric.base.extend(&more.base);
-        metric.changed.extend(&more.changed);
-        if let (Some(aa), Some(more)) = (&mut metric.aa, &more.aa) {
-            aa.base.extend(&more.base);
-        }
-        for (control, more) in metric.controls.iter_mut().zip(&more.controls) {
-            control.values.extend(&more.values);
-        }
-    }
-    Ok(())
-}
-
 /// Computes the results of all guests. Those of a partial run have different numbers of pairs, so each
 /// is compared separately and there are no verdicts.
 ///

@@ -37,7 +37,6 @@ fn fixture() -> Fixture {
         workload: None,
         // With this one the first six orders are those of the table, one after the other.
         seed: 3,
-        shard: None,
         pairs: 6,
         arms: [arm("stock"), arm("memreap")],
         controls: Vec::new(),
@@ -536,73 +535,14 @@ fn invalid_plans_are_refused_before_any_boot() {
     }
 }
 
-/// Boots whose values depend on the pair and the arm only.
-fn run_steadily(f: &Fixture) -> Results {
-    run_fixture(f, &mut |arm, _, logs| {
-        let name = logs.file_name().unwrap().to_str().unwrap();
-        let pair: f64 = name[..2].parse().unwrap();
-        let ms = if arm.name == "stock" { 20.0 } else { 10.0 };
-        let again = if name.ends_with("stock2") { 0.1 } else { 0.0 };
-        let samples = vec![sample("c/time", ms + pair / 10.0 + again), sample("c/const", 7.0)];
-        let series = vec![Series { what: name.to_owned(), points: vec![[0.0, pair]] }];
-        Ok(Boot { series, ..boot(logs, Outcome::Exit(0), samples) })
-    })
-    .unwrap()
-}
-
 #[test]
-fn shards_put_together_are_the_whole_comparison() {
-    let whole = run_steadily(&fixture());
-    let shard = |number, of| {
-        let mut f = fixture();
-        f.plan.shard = Some(Shard { number, of });
-        f.plan.command = Some(format!("lab ab x --shard {number}/{of} --seed 3"));
-        (PathBuf::from(format!("{number}-of-{of}.json")), run_steadily(&f))
-    };
-    let shards = [shard(3, 3), shard(1, 3), shard(2, 3)];
-    assert!(shards.iter().all(|(_, results)| results.meta.pairs == 2));
-    let merged = merge(shards.to_vec()).unwrap();
-    assert_eq!(merged.runs, whole.runs);
-    assert_eq!((merged.meta.pairs, merged.meta.shard), (6, None));
-    assert_eq!(merged.meta.command.as_deref(), Some("lab ab x --seed 3"));
-    let courses = whole.runs.iter().map(|run| run.series.as_ref().unwrap());
+fn the_first_boot_of_each_arm_says_how_things_develop() {
+    let results = run_fixture(&fixture(), &mut |arm, _, logs| {
+        let what = logs.file_name().unwrap().to_str().unwrap().to_owned();
+        Ok(Boot { series: vec![Series { what, points: vec![[0.0, 1.0]] }], ..healthy(arm, logs, 1) })
+    })
+    .unwrap();
+    let courses = results.runs.iter().map(|run| run.series.as_ref().unwrap());
     let drawn: Vec<[&str; 2]> = courses.map(|c| [&c.base[0].what[..], &c.changed[0].what]).collect();
-    assert_eq!(drawn, [["01-stock", "01-memreap"]; 2], "the first boot of each arm, in each mode");
-
-    let error = |shards: &[(PathBuf, Results)]| merge(shards.to_vec()).unwrap_err().to_string();
-    assert_eq!(error(&shards[..2]), "shard 2/3 is missing");
-    assert_eq!(
-        error(&[&shards[..], &shards[..1]].concat()),
-        "shard 3/3 is there more than once: 3-of-3.json, 3-of-3.json"
-    );
-    assert_eq!(error(&[(PathBuf::from("whole.json"), whole)]), "whole.json: not a shard");
-    let spoils: [fn(&mut Results); 7] = [
-        |results| results.meta.alpha = 0.01,
-        |results| {
-            results.meta.arms[1].bzimage = "trees/0123456789abcdef/slim-0123456789abcdef/bzImage".into();
-        },
-        |results| results.meta.arms[0].bzimage = "user/0123456789abcdef/images/0123456789abcdef/bzImage".into(),
-        |results| results.version = "0.1.0".into(),
-        |results| results.meta.workload = Some("0123".into()),
-        |results| results.runs[0].memory_mib = 128,
-        |results| results.runs[0].metrics[0].unit = "s".into(),
-    ];
-    for (i, spoil) in spoils.into_iter().enumerate() {
-        let mut others = shards.clone();
-        spoil(&mut others[2].1);
-        let what = if i < 5 { "of another comparison" } else { "another guest synthetic/multi, or other metrics" };
-        assert!(error(&others).starts_with(&format!("2-of-3.json: {what}")), "{}", error(&others));
-    }
-    // The second third of twelve pairs has some that a third of six has.
-    let mut f = fixture();
-    (f.plan.shard, f.plan.pairs) = (Some(Shard { number: 2, of: 3 }), 12);
-    let mut others = shards.clone();
-    others[2].1 = run_steadily(&f);
-    assert!(error(&others).ends_with("of another comparison: it has 2 of 8 pairs"), "{}", error(&others));
-    f.plan.shard = Some(Shard { number: 5, of: 13 });
-    let refused = run_fixture(&f, &mut |_, _, logs| Ok(boot(logs, Outcome::Exit(0), Vec::new())));
-    assert!(refused.unwrap_err().is::<WrongUsage>());
-    let mut others = shards;
-    others[2].1.runs.truncate(1);
-    assert!(error(&others).starts_with("2-of-3.json: of other scenarios"), "{}", error(&others));
+    assert_eq!(drawn, [["01-stock", "01-memreap"]; 2], "in each guest");
 }
