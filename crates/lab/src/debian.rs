@@ -8,12 +8,18 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::host::{self, Pkg};
+use crate::host::{self, Pkg, Probe};
 use crate::progress::Step;
 
+/// The keys of Debian's archives, of all releases that are supported.
+pub const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+/// The package that has them.
+pub const KEYRING_PACKAGE: Pkg = Pkg { name: "debian-archive-keyring", probe: Probe::File(KEYRING) };
 /// The packages for making an image.
 pub const PACKAGES: &[Pkg] = &[
     Pkg::tool("debootstrap", "debootstrap"),
+    KEYRING_PACKAGE,
+    Pkg::tool("gpgv", "gpgv"),
     Pkg::tool("e2fsprogs", "mke2fs"),
     Pkg::tool("tar", "tar"),
     Pkg::tool("qemu-utils", "qemu-img"),
@@ -40,7 +46,8 @@ impl Tree {
     ) -> Result<Self> {
         let tree = Self { path };
         let mut debootstrap = host::as_root("debootstrap")?;
-        debootstrap.arg("--variant=minbase");
+        // Without Debian's keys it would only warn.
+        debootstrap.args(["--variant=minbase", "--force-check-gpg"]);
         if !packages.is_empty() {
             debootstrap.arg(format!("--include={}", packages.join(",")));
         }

@@ -9,14 +9,10 @@ use std::process::Command;
 use anyhow::Result;
 
 use crate::context::Context;
-use crate::host::{self, Pkg, Probe};
+use crate::debian::{KEYRING, KEYRING_PACKAGE};
+use crate::host;
 use crate::kernel::series::Series;
 use crate::kernel::source::{self, PackageVersion};
-
-/// The keys of Debian's archives, of all releases that are supported.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// The package that has them.
-const KEYRING_PACKAGE: Pkg = Pkg { name: "debian-archive-keyring", probe: Probe::File(KEYRING) };
 
 /// Which lists apt goes by.
 pub(super) struct Apt {
