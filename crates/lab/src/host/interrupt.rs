@@ -5,11 +5,12 @@ use std::fs;
 use std::io::{IsTerminal as _, Write as _};
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::process;
+use std::process::{self, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
+use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Signal, getrlimit, kill_process_group, setrlimit, test_kill_process_group};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -85,17 +86,11 @@ fn is_ignored(signal: i32) -> Result<bool> {
 pub fn end_children() {
     // Never unlocked, so that no child is started and no staging is made or renamed any more.
     let cleanup = ManuallyDrop::new(cleanup());
-    // SIGTERM first: a child may be a lab with its own cleanup. Errors are ignored: the group may be gone
-    // already.
-    let signal = |signal| {
-        for &group in &cleanup.groups {
-            let _ = kill_process_group(group, signal);
-        }
-    };
+    let signal = |signal| cleanup.groups.iter().for_each(|&group| kill_group(group, signal));
+    // SIGTERM first: a child may be a lab with its own cleanup.
     signal(Signal::TERM);
     let deadline = Instant::now() + TERM_GRACE;
-    let alive = || cleanup.groups.iter().any(|&g| test_kill_process_group(g).is_ok());
-    while alive() && Instant::now() < deadline {
+    while cleanup.groups.iter().any(|&group| is_alive(group)) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
     signal(Signal::KILL);
@@ -107,5 +102,38 @@ pub fn end_children() {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+}
+
+/// Sends a signal to a group, also if it is root's, as that of a child under sudo is. Errors are ignored: the group may
+/// be gone already.
+fn kill_group(group: Pid, signal: Signal) {
+    if kill_process_group(group, signal) == Err(Errno::PERM) {
+        // Not by spawn(), which would wait for the list of children.
+        let mut kill = Command::new("sudo");
+        kill.args(["-n", "kill", &format!("-{}", signal.as_raw()), "--", &format!("-{}", group.as_raw_pid())]);
+        let _ = kill.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    }
+}
+
+/// Whether there is such a group, whoever its owner is.
+fn is_alive(group: Pid) -> bool {
+    test_kill_process_group(group) != Err(Errno::SRCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::CommandExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_alive_until_it_has_ended() {
+        let mut sleep = Command::new("sleep").arg("1000").process_group(0).spawn().unwrap();
+        let group = Pid::from_child(&sleep);
+        assert!(is_alive(group));
+        kill_group(group, Signal::TERM);
+        sleep.wait().unwrap();
+        assert!(!is_alive(group));
     }
 }
