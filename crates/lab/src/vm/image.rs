@@ -181,7 +181,8 @@ fn ensure_rust_target(ctx: &Context) -> Result<()> {
         return Ok(());
     }
     let target = ctx.arch.rust_target();
-    let sysroot = host::output(host::tool("rustc").args(["--print", "sysroot"]))?;
+    // In the user's environment, as cargo: it says where rustup keeps what (RUSTUP_HOME).
+    let sysroot = host::output(Command::new("rustc").args(["--print", "sysroot"]))?;
     if Path::new(sysroot.trim()).join("lib/rustlib").join(target).is_dir() {
         return Ok(());
     }
@@ -192,7 +193,7 @@ fn ensure_rust_target(ctx: &Context) -> Result<()> {
     );
     let step = ctx.progress.step(&format!("installing Rust's libraries for {target}"));
     let log = ctx.out.join("logs/rustup.log");
-    host::run_step(&step, host::tool("rustup").args(["target", "add", target]), &log)?;
+    host::run_step(&step, Command::new("rustup").args(["target", "add", target]), &log)?;
     step.done("");
     Ok(())
 }
