@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! The Debian packages that the lab needs, and their installation.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::process::{output, run_step};
+use super::process::{output, proxies, run_step};
 use crate::arch::Arch;
 use crate::context::Context;
 use crate::progress::Step;
@@ -234,9 +235,20 @@ pub fn as_root(program: &str) -> Result<Command> {
     if output(Command::new("sudo").args(["-n", "true"])).is_err() {
         bail!("{program} needs root's rights; run it once as root, or set up sudo");
     }
+    Ok(sudo(&path, proxies()))
+}
+
+/// Returns a command that runs a program by sudo, with these variables.
+fn sudo(program: &Path, variables: impl Iterator<Item = (&'static str, OsString)>) -> Command {
     let mut command = Command::new("sudo");
-    command.arg("-n").arg(path);
-    Ok(command)
+    command.args(["-n", "env"]);
+    for (name, value) in variables {
+        let mut setting = OsString::from(format!("{name}="));
+        setting.push(value);
+        command.arg(setting);
+    }
+    command.arg(program);
+    command
 }
 
 #[cfg(test)]
@@ -249,6 +261,13 @@ mod tests {
     fn present_packages_need_no_apt() {
         let dir = tempfile::tempdir().unwrap();
         ensure_packages(&Context::below(dir.path()), &[Pkg::tool("coreutils", "cp")]).unwrap();
+    }
+
+    #[test]
+    fn sudo_keeps_proxies() {
+        let command = sudo(Path::new("/usr/sbin/debootstrap"), [("http_proxy", "http://p:3128".into())].into_iter());
+        let text = crate::host::command_text(&command);
+        assert_eq!(text, "sudo -n env http_proxy=http://p:3128 /usr/sbin/debootstrap");
     }
 
     #[test]

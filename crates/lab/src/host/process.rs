@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only
 //! Runs commands, and keeps their logs.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
@@ -137,23 +137,14 @@ impl Drop for Child {
     }
 }
 
-/// The environment variables that [`tool`] passes on: what a program needs to run and to reach the network.
+/// The environment variables that [`tool`] passes on, besides [`PROXY_ENVIRONMENT`]: what a program needs to run.
 /// None of them changes the behaviour of compilers, linkers, ccache or makefiles, or the language of
 /// messages.
-const PASSED_ENVIRONMENT: &[&str] = &[
-    "PATH",
-    "HOME",
-    "TMPDIR",
-    "USER",
-    "LOGNAME",
-    "http_proxy",
-    "https_proxy",
-    "ftp_proxy",
-    "no_proxy",
-    "HTTP_PROXY",
-    "HTTPS_PROXY",
-    "NO_PROXY",
-];
+const PASSED_ENVIRONMENT: &[&str] = &["PATH", "HOME", "TMPDIR", "USER", "LOGNAME"];
+
+/// Those of them that say how to reach the network; sudo drops them.
+const PROXY_ENVIRONMENT: &[&str] =
+    &["http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
 /// Returns the number of CPUs that the lab may use; 1 if it is unknown.
 pub fn cpus() -> usize {
@@ -161,14 +152,22 @@ pub fn cpus() -> usize {
 }
 
 /// Returns a command for a program whose result must depend only on its inputs, because the result is cached
-/// under their content key. It gets only [`PASSED_ENVIRONMENT`] of the user's environment. Make uses every
+/// under their content key. It gets only these of the user's environment. Make uses every
 /// environment variable as one of its own, and a kernel developer's shell may have `LLVM`, `KCFLAGS` or `W`
 /// set. A list of variables to remove would never be complete.
 pub fn tool(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
-    let passed = PASSED_ENVIRONMENT.iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
-    command.env_clear().envs(passed).env("LC_ALL", "C");
+    command.env_clear().envs(set_of(PASSED_ENVIRONMENT)).envs(proxies()).env("LC_ALL", "C");
     command
+}
+
+/// Returns the user's settings of [`PROXY_ENVIRONMENT`].
+pub(super) fn proxies() -> impl Iterator<Item = (&'static str, OsString)> {
+    set_of(PROXY_ENVIRONMENT)
+}
+
+fn set_of(names: &'static [&'static str]) -> impl Iterator<Item = (&'static str, OsString)> {
+    names.iter().filter_map(|&name| Some((name, std::env::var_os(name)?)))
 }
 
 /// Runs `command` with nothing on stdin and returns its stdout.
