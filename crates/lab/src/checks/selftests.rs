@@ -3,7 +3,8 @@
 //!
 //! "ours" are the topics' tests, in `tools/testing/selftests/memreap`. They run in the changed kernel and
 //! must pass. Any other name is a folder of the kernel's selftests or a program in it (`mm/mrelease_test`).
-//! Its binaries run in the stock and in the changed kernel, and only failures that stock does not have count.
+//! Its binaries run in the stock and in the changed kernel, and only failures that stock does not have count. One that
+//! does not build is a failure, as it says nothing about either kernel.
 //! Each program runs in its own guest, so that one that crashes the guest is identified and does not affect
 //! others.
 
@@ -73,7 +74,7 @@ const LONGEST_RUNNING: &[&str] = &[
     "reap_race",
 ];
 
-/// Why the report of a program that did not build is a failure.
+/// Why a program that did not build has failed.
 const NOT_BUILT: &str = "not built";
 /// The exit status of busybox's `timeout -s KILL` after it killed the program.
 const STATUS_KILLED: i32 = 128 + 9;
@@ -257,7 +258,7 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
         && let Err(e) = host::ensure_packages(ctx, TEST_LIBRARIES)
     {
         // Most tests do not need them.
-        ctx.progress.warn(&format!("tests that need these will not build: {e:#}"));
+        ctx.progress.warn(&format!("tests that need these will not build, and so fail: {e:#}"));
     }
     let headers = kernel::install_headers(ctx, kernel)?.join("include");
 
@@ -290,8 +291,8 @@ fn build(ctx: &Context, kernel: &Kernel, name: &Name, place: usize) -> Result<Te
             vec![command.clone()]
         }
         None => {
-            // A test that does not build (for lack of a library) must not prevent the others. It is reported
-            // as "not built" later.
+            // A test that does not build (for lack of a library) must not prevent the others. It fails as "not
+            // built" later.
             let status = host::run_logged(make().arg("-k"), &log, |line| step.detail(line))?;
             if !status.success() {
                 let what = format!("not all of selftests {folder} built: see {}", log.display());
@@ -464,10 +465,11 @@ impl Row {
             .filter(|&(case, &status)| status == Status::Fail && before(case) != Some(Status::Fail))
             .map(|(case, _)| case.clone())
             .collect();
-        // Without cases, it must fail for the same reason.
-        let failed_before = stock.as_ref().is_some_and(|s| {
-            s.status == Status::Fail && (!s.cases.is_empty() || !memreap.cases.is_empty() || s.why == memreap.why)
-        });
+        // Without cases, it must fail for the same reason, which is none in the kernel if it was run on neither.
+        let failed_before = memreap.why.as_deref() != Some(NOT_BUILT)
+            && stock.as_ref().is_some_and(|s| {
+                s.status == Status::Fail && (!s.cases.is_empty() || !memreap.cases.is_empty() || s.why == memreap.why)
+            });
         if memreap.status == Status::Fail && new_failures.is_empty() && !failed_before {
             new_failures.push(memreap.why.clone().unwrap_or_else(|| "failed".into()));
         }
@@ -492,7 +494,6 @@ impl Row {
     fn verdict(&self) -> &'static str {
         match (self.new_failures.is_empty(), self.memreap.status) {
             (false, _) => "NEW FAILURE",
-            (true, Status::Fail) if self.memreap.why.as_deref() == Some(NOT_BUILT) => NOT_BUILT,
             (true, Status::Fail) => "fails as on stock",
             (true, Status::Skip) => "skipped",
             (true, Status::Pass) => "ok",
@@ -559,6 +560,13 @@ mod tests {
         assert_eq!(new(None, fails), ["two"]);
         assert_eq!(new(None, ""), ["no TAP plan in its output"]);
         assert_eq!(new(Some(GOOD), "TAP version 13\n1..1\nnot ok 1 zero\n"), ["zero", "one (not run)"]);
+    }
+
+    #[test]
+    fn what_does_not_build_has_not_passed() {
+        let not_built = || Report::not_run(NOT_BUILT);
+        let row = Row::new("t".into(), Some(not_built()), not_built(), Vec::new());
+        assert_eq!((row.verdict(), row.new_failures), ("NEW FAILURE", vec![NOT_BUILT.to_owned()]));
     }
 
     #[test]
