@@ -233,7 +233,9 @@ fn compare(ctx: &Context, args: AbArgs) -> Result<u8> {
         arm(ctx, spec, variant, cmdline, fragment.as_deref())
     };
     let [base, changed] = specs;
-    let ((base, source), (changed, its_source)) = (made(base)?, made(changed)?);
+    let ((base, source, lacks), (changed, its_source, its_lacks)) = (made(base)?, made(changed)?);
+    let typos = in_no_kernel([lacks, its_lacks]).join(" ");
+    ensure!(typos.is_empty(), "--config: no kernel that is built with it has a symbol of that name: {typos}");
     let source = if source == its_source { source } else { format!("{source}; {its_source}") };
     let (accel, why) = probe::accelerator(ctx, &base.bzimage)?;
     ctx.progress.note(&format!("accelerator: {accel} ({why})"));
@@ -307,6 +309,12 @@ fn exit_code(results: &Results, good: bool) -> u8 {
     results.exit_code().unwrap_or(if good { 0 } else { exit::FINDING })
 }
 
+/// Returns the symbols that each of the kernels lacks that `--config` is for: others may be what a patch adds.
+fn in_no_kernel(lacks: [Option<Vec<String>>; 2]) -> Vec<String> {
+    let both = |some: Vec<String>, other: Vec<String>| some.into_iter().filter(|s| other.contains(s)).collect();
+    lacks.into_iter().flatten().reduce(both).unwrap_or_default()
+}
+
 fn expect_file(ctx: &Context, scenario: &str) -> PathBuf {
     ctx.in_repo(format!("kernel/{scenario}/expect.toml"))
 }
@@ -364,6 +372,14 @@ mod tests {
         assert_eq!([true, false].map(|good| exit_code(&results, good)), [exit::HOST; 2]);
         results.meta.repeated.push(of(exit::GUEST));
         assert_eq!([true, false].map(|good| exit_code(&results, good)), [exit::GUEST; 2]);
+    }
+
+    #[test]
+    fn a_symbol_that_only_the_base_lacks_is_of_a_patch() {
+        let lacks = |symbols: &str| Some(symbols.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(in_no_kernel([lacks("PATCH TYPO"), lacks("TYPO")]), ["TYPO"]);
+        assert_eq!(in_no_kernel([lacks("PATCH"), lacks("")]), [""; 0]);
+        assert_eq!(in_no_kernel([None, lacks("TYPO")]), ["TYPO"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::context::Context;
 use crate::kernel::source;
-use crate::kernel::user::{Sources, build_user};
+use crate::kernel::user::{Sources, UserKernel, build_user};
 use crate::kernel::{self, Kernel, Tree, Variant};
 use crate::vm::job::Arm;
 use crate::vm::root::RootSource;
@@ -128,23 +128,24 @@ pub fn variant_or_default(given: Option<Variant>, root: Option<&RootSource>) -> 
 }
 
 /// Returns the arm that the user asks for, after building its kernel if need be, and what that is from: its sources, or
-/// the path of an image. `cmdline` is for the lab's own trees, `fragment` for sources of the user's.
+/// the path of an image. `cmdline` is for the lab's own trees, `fragment` for sources of the user's, with which the
+/// symbols of it that they do not have are returned, too.
 pub fn arm(
     ctx: &Context,
     spec: ArmSpec,
     variant: Variant,
     cmdline: &str,
     fragment: Option<&Path>,
-) -> Result<(Arm, String)> {
+) -> Result<(Arm, String, Option<Vec<String>>)> {
     let mut of_arm = ctx.clone();
     let (arm, kernel) = match spec {
         ArmSpec::File(arm) => {
             let source = arm.bzimage.display().to_string();
-            return Ok((arm, source));
+            return Ok((arm, source, None));
         }
         ArmSpec::Sources(name, sources, cmdline) => {
-            let (bzimage, source) = build_user(ctx, &sources, variant, fragment)?;
-            return Ok((Arm { name, bzimage, cmdline }, source));
+            let UserKernel { bzimage, source, lacks } = build_user(ctx, &sources, variant, fragment)?;
+            return Ok((Arm { name, bzimage, cmdline }, source, Some(lacks)));
         }
         ArmSpec::WithParameters(name, parameters) => changed(ctx, name, variant, parameters)?,
         ArmSpec::Built(tree, None) => built(ctx, tree, variant, cmdline)?,
@@ -159,7 +160,7 @@ pub fn arm(
         true => format!("--kernel, {}", version.full),
         false => format!("Debian {}, {}", of_arm.series.package, kernel.release),
     };
-    Ok((arm, format!("{from}, {variant}{}", ctx.arch.suffix())))
+    Ok((arm, format!("{from}, {variant}{}", ctx.arch.suffix()), None))
 }
 
 #[cfg(test)]

@@ -66,7 +66,7 @@ pub struct BootArgs {
 pub fn run(ctx: &Context, args: BootArgs) -> Result<u8> {
     host::ensure_packages(ctx, host::guest_packages(ctx.arch))?;
     let variant = variant_or_default(args.variant, args.root.as_ref());
-    let (mut arm, _) = arm(ctx, args.arm, variant, "", None)?;
+    let (mut arm, ..) = arm(ctx, args.arm, variant, "", None)?;
     arm.cmdline = format!("{} {}", arm.cmdline, args.cmdline).trim().to_owned();
     let (accel, _) = probe::accelerator(ctx, &arm.bzimage)?;
     let interactive = args.command.is_empty();

@@ -57,6 +57,22 @@ impl Request {
     fn new(symbol: &str, value: &str, origin: &str) -> Self {
         Self { symbol: symbol.to_owned(), value: value.to_owned(), origin: origin.to_owned() }
     }
+
+    /// Whether it is of a fragment of the user's, which are named by their absolute paths.
+    fn is_users(&self) -> bool {
+        !self.origin.starts_with("kernel/")
+    }
+
+    /// Whether a tree with these symbols can grant it. The lab's own may also turn off what is not there.
+    fn is_known(&self, defined: &HashSet<String>) -> bool {
+        defined.contains(&self.symbol) || (self.value == "n" && !self.is_users())
+    }
+}
+
+/// Returns the symbols of a fragment of the user's that are among `missing`.
+pub(super) fn users_among(requests: &[Request], missing: &str) -> Vec<String> {
+    let is_missing = |request: &&Request| missing.split(' ').any(|symbol| symbol == request.symbol);
+    requests.iter().filter(|r| r.is_users()).filter(is_missing).map(|r| r.symbol.clone()).collect()
 }
 
 /// Returns the requests of the variant's fragments, and what the series changes of them.
@@ -168,11 +184,9 @@ pub(super) fn configure_any(
             }
         }
     }
-    let is_known = |request: &Request| request.value == "n" || defined.contains(&request.symbol);
-    let (known, unknown): (Vec<Request>, Vec<Request>) = requests.iter().cloned().partition(is_known);
+    let (known, unknown): (Vec<Request>, Vec<Request>) = requests.iter().cloned().partition(|r| r.is_known(&defined));
     let config = write(make(ctx, tree, out), out, &known, log)?;
-    let (ours, asked): (Vec<Request>, Vec<Request>) =
-        known.into_iter().partition(|request| request.origin.starts_with("kernel/"));
+    let (asked, ours): (Vec<Request>, Vec<Request>) = known.into_iter().partition(Request::is_users);
     must_hold(&asked, &config)?;
     let broken = broken(&ours, &config).map(|(request, _)| request.symbol.clone());
     Ok(unknown.into_iter().map(|request| request.symbol).chain(broken).collect())
@@ -243,6 +257,19 @@ mod tests {
         assert_eq!(error("\nA=y"), "f.config:2: expected CONFIG_X=value or a comment, found \"A=y\"");
         assert_eq!(error("CONFIG_A"), "f.config:1: expected CONFIG_X=value");
         assert_eq!(error("CONFIG_A=y\nCONFIG_A=n"), "f.config:2: CONFIG_A is already set at f.config:1");
+    }
+
+    #[test]
+    fn a_symbol_of_the_users_that_no_kconfig_has_is_missing() {
+        let defined = HashSet::from(["A".to_owned()]);
+        let unknown = |file| {
+            let requests = parse_fragment("CONFIG_A=y\nCONFIG_TYPO=y\n# CONFIG_TPYO is not set\n", file).unwrap();
+            let unknown: Vec<&str> =
+                requests.iter().filter(|r| !r.is_known(&defined)).map(|r| r.symbol.as_str()).collect();
+            (unknown.join(" "), users_among(&requests, &unknown.join(" ")).join(" "))
+        };
+        assert_eq!(unknown("/home/me/my.config"), ("TYPO TPYO".to_owned(), "TYPO TPYO".to_owned()));
+        assert_eq!(unknown("kernel/configs/slim.config"), ("TYPO".to_owned(), String::new()));
     }
 
     #[test]

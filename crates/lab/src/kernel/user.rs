@@ -21,6 +21,7 @@ use anyhow::{Context as _, Result, ensure};
 use crate::WrongUsage;
 use crate::context::Context;
 use crate::host;
+use crate::kernel::config::Request;
 use crate::kernel::series::Series;
 use crate::kernel::{Variant, build, config, make, source};
 
@@ -46,18 +47,22 @@ impl fmt::Display for Sources {
     }
 }
 
-/// Builds a kernel, or takes it from the cache, and returns the bootable image and what it is from, for reports.
-/// `fragment` overrides the variant's configuration.
+/// A kernel of the user's.
+pub struct UserKernel {
+    /// The bootable image.
+    pub bzimage: PathBuf,
+    /// What it is from, for reports.
+    pub source: String,
+    /// The symbols of the user's fragment that its tree does not have.
+    pub lacks: Vec<String>,
+}
+
+/// Builds a kernel, or takes it from the cache. `fragment` overrides the variant's configuration.
 ///
 /// # Errors
 /// When the folder is no kernel tree, git does not know the commit, a patch does not apply, a symbol of the
 /// configuration does not take effect, or the build fails.
-pub fn build_user(
-    ctx: &Context,
-    sources: &Sources,
-    variant: Variant,
-    fragment: Option<&Path>,
-) -> Result<(PathBuf, String)> {
+pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: Option<&Path>) -> Result<UserKernel> {
     make::prepare_host(ctx)?;
     host::ensure_packages(ctx, host::SERIES_PACKAGES)?;
     let fragment = fragment.map(|path| path.to_str().context("--config: not UTF-8")).transpose()?;
@@ -100,7 +105,7 @@ pub fn build_user(
         let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
         let bzimage = image(&build::key(&parts, &[])?);
         if bzimage.is_file() {
-            return Ok(with_missing(bzimage, described));
+            return Ok(finished(bzimage, described, &requests));
         }
         known = Some(bzimage);
     }
@@ -138,19 +143,18 @@ pub fn build_user(
     fs::write(missing_file(&bzimage), unknown.join(" "))?;
     staging.publish(&bzimage)?;
     step.done("built");
-    Ok(with_missing(bzimage, described))
+    Ok(finished(bzimage, described, &requests))
 }
 
 fn missing_file(bzimage: &Path) -> PathBuf {
     bzimage.with_file_name("missing")
 }
 
-/// Adds the symbols that did not take effect to what the reports call the kernel.
-fn with_missing(bzimage: PathBuf, described: String) -> (PathBuf, String) {
-    match fs::read_to_string(missing_file(&bzimage)) {
-        Ok(symbols) if !symbols.is_empty() => (bzimage, format!("{described}, without {symbols}")),
-        _ => (bzimage, described),
-    }
+/// Returns a kernel in the cache, with the symbols that did not take effect in what the reports call it.
+fn finished(bzimage: PathBuf, described: String, requests: &[Request]) -> UserKernel {
+    let missing = fs::read_to_string(missing_file(&bzimage)).unwrap_or_default();
+    let without = if missing.is_empty() { String::new() } else { format!(", without {missing}") };
+    UserKernel { bzimage, source: described + &without, lacks: config::users_among(requests, &missing) }
 }
 
 fn git(folder: &Path) -> Command {
@@ -289,7 +293,7 @@ mod tests {
         let ctx = Context { repo, ..Context::below(dir.path()) };
         let (folder, ..) = repository(dir.path());
         let sources = Sources { folder: Some(folder), commit: None, patches: Vec::new() };
-        let error = build_user(&ctx, &sources, Variant::Slim, None).unwrap_err().to_string();
+        let error = build_user(&ctx, &sources, Variant::Slim, None).err().unwrap().to_string();
         assert!(error.contains("no kernel source"), "{error}");
     }
 }
