@@ -279,8 +279,8 @@ fn a_wrong_configuration_does_not_replace_the_right_one() {
 
 #[test]
 fn what_it_started_with_does_not_keep_it_from_a_reload() {
-    let rule = "[[rule]]\nuser = \"removed\"\nnever = true\n";
-    let daemon = Daemon::start(rule);
+    let rule = format!("{NO_VICTIM}[[rule]]\nuser = \"removed\"\nnever = true\n");
+    let daemon = Daemon::start(&rule);
     daemon.files.configure(&format!("[kill]\ndeadline = \"9s\"\n{rule}"));
     assert!(daemon.reload().ends_with("memreap: the new configuration is in force\n"));
     daemon.files.configure(&format!("{rule}[[rule]]\nuser = \"mistyped\"\nnever = true\n"));
