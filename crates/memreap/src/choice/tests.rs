@@ -793,7 +793,7 @@ fn a_group_is_killed_where_its_memory_is_counted() {
     let group = tree.path().join(&name);
     fs::create_dir_all(group.join("inner")).unwrap();
     let members = format!("{}\n{}\n", hogs[0].pid, hogs[1].pid);
-    let bytes = 2 * (HUGE as u64) << 20;
+    let bytes = (2 * HUGE as u64) << 20;
     for (file, text) in [
         ("memory.stat", format!("anon {bytes}\n")),
         ("memory.current", format!("{bytes}\n")),
