@@ -13,6 +13,7 @@ use fastrand::Rng;
 use linux::Pid;
 use linux::maps::Mapping;
 use linux::pagemap::{Page, Pagemap};
+use linux::process::Rollup;
 use linux::scan::{Failure, File, Scan};
 
 /// From this size on, in bytes, to look up pages is faster than to read smaps_rollup.
@@ -35,6 +36,12 @@ const MAX_STRETCHES: usize = 160;
 const MAX_AUXV_BYTES: usize = 1024;
 /// Where a counter is above or below an estimate by so many standard errors, that is no chance.
 const SIGNIFICANT_ERRORS: f64 = 4.0;
+/// From this average on, a process maps its shared memory several times: then no page of it is exclusive.
+const SEVERAL_TIMES: f64 = 1.5;
+/// It is the process's own where this part of what it maps is its share: half is a second process's that does so.
+const MIN_OWN_PART: f64 = 0.6;
+/// Shared memory of less than this part of the rest is not looked at that way.
+const SHARED_DIVISOR: u64 = 8;
 /// The standard error of a share of which nothing is known.
 const UNKNOWN_ERROR: f64 = 0.5;
 
@@ -69,6 +76,8 @@ pub(super) struct Counts {
     looked_up: u32,
     anon: Tally,
     shared: Tally,
+    /// How often the process maps its shared memory.
+    times: f64,
 }
 
 /// Pages of one kind that were found.
@@ -89,9 +98,21 @@ struct Stretch {
     is_shared: bool,
 }
 
+/// Pages of a file in shared memory that are mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct FilePart {
+    device: u64,
+    inode: u64,
+    /// The first page, and the one after the last.
+    start: u64,
+    end: u64,
+}
+
 /// Where a process may have memory that comes back.
 #[derive(Default)]
 struct Layout {
+    /// Of shared memory; when it is full, there may be more.
+    parts: ArrayVec<FilePart, MAX_STRETCHES>,
     /// By address.
     stretches: ArrayVec<Stretch, MAX_STRETCHES>,
     /// Pages of them.
@@ -138,7 +159,7 @@ impl Counts {
             tally.exclusive += other.exclusive;
         }
         self.looked_up += other.looked_up;
-        (self.pages, self.unlisted) = (other.pages, other.unlisted);
+        (self.pages, self.unlisted, self.times) = (other.pages, other.unlisted, other.times);
     }
 
     /// Whether enough pages were there to judge by.
@@ -165,8 +186,13 @@ impl Counts {
             anon = (found(exclusive) / counted).min(1.0);
             anon_error = found_error(exclusive) / counted;
         }
-        // Of shared memory that was not seen nothing is taken to come back.
-        let (shared, shared_error) = if self.shared.present > 0 { self.shared.share() } else { (0.0, UNKNOWN_ERROR) };
+        let (shared, shared_error) = match self.shared {
+            // Not exclusive, whoever else maps it. Hardly any other process does as often.
+            _ if self.times >= SEVERAL_TIMES => (1.0 / self.times, UNKNOWN_ERROR / self.times),
+            // Of what was not seen nothing is taken to come back.
+            Tally { present: 0, .. } => (0.0, UNKNOWN_ERROR),
+            tally => tally.share(),
+        };
         let own = sizes.anon.saturating_add(sizes.swap) as f64;
         let unlisted = UNKNOWN_ERROR * self.unlisted;
         let errors = [(anon_error + unlisted) * own, (shared_error + unlisted) * sizes.shared as f64];
@@ -193,7 +219,8 @@ pub(super) struct SampledProcess {
 impl SampledProcess {
     /// This process, for going through all that a sample needs.
     pub(super) fn rehearsal() -> Self {
-        Self { pid: Pid::own(), sizes: Sizes { anon: SAMPLED_FROM_BYTES, ..Sizes::default() }, vm_size: 0, error: 0.5 }
+        let sizes = Sizes { anon: SAMPLED_FROM_BYTES, shared: 1, swap: 0 };
+        Self { pid: Pid::own(), sizes, vm_size: 0, error: 0.5 }
     }
 }
 
@@ -238,6 +265,29 @@ pub(super) fn common_part(
     Ok(None)
 }
 
+/// Returns what comes back of a process by its smaps_rollup, in bytes: with shared memory that it maps several times, of
+/// which no page is private, if no other process maps it. `buffer` is as for [`sample`].
+#[expect(clippy::cast_precision_loss, reason = "an estimate")]
+pub(super) fn comes_back(scan: &Scan, pid: Pid, rollup: &Rollup, buffer: &mut [u8]) -> u64 {
+    let bytes = rollup.comes_back();
+    // All of it for this process itself, in a rehearsal.
+    if rollup.pss_shmem <= bytes / SHARED_DIVISOR && pid != Pid::own() {
+        return bytes;
+    }
+    let sizes = Sizes { shared: rollup.pss_shmem, ..Sizes::default() };
+    let process = SampledProcess { pid, sizes, vm_size: 0, error: 0.0 };
+    let mut layout = Layout::default();
+    let is_listed = layout.list(scan, &process, rustix::param::page_size() as u64, buffer).is_ok();
+    let times = layout.times_mapped();
+    // As it maps it; no less.
+    let mapped = rollup.rss.saturating_sub(rollup.anonymous).saturating_sub(rollup.pss_file);
+    let is_own = rollup.pss_shmem as f64 * times >= mapped as f64 * MIN_OWN_PART;
+    if is_listed && times >= SEVERAL_TIMES && is_own {
+        return bytes.saturating_add(rollup.pss_shmem).min(rollup.share());
+    }
+    bytes
+}
+
 /// Looks up pages until the error is small enough, or [`MAX_PAGES`] were, or `deadline` has come. The first
 /// lookups wait for the lock of the memory map. `buffer` has room for the longest line of /proc/PID/maps.
 ///
@@ -254,7 +304,8 @@ pub(super) fn sample(
     let pagemap = scan.pagemap(process.pid)?;
     let mut layout = Layout::default();
     layout.list(scan, process, page_bytes, buffer)?;
-    let mut counts = Counts { pages: layout.pages, unlisted: layout.unlisted(), ..Counts::default() };
+    let (pages, unlisted, times) = (layout.pages, layout.unlisted(), layout.times_mapped());
+    let mut counts = Counts { pages, unlisted, times, ..Counts::default() };
     while counts.looked_up < MAX_PAGES {
         layout.look_up(&pagemap, random, &mut counts)?;
         let estimate = counts.estimate(&process.sizes, page_bytes);
@@ -283,6 +334,9 @@ impl Layout {
                 let pages = (mapping.end - mapping.start) as u64 / page_bytes;
                 seen += pages;
                 if let Some(is_shared) = kind(&mapping, &process.sizes) {
+                    if is_shared {
+                        let _ = self.parts.try_push(FilePart::new(&mapping, page_bytes));
+                    }
                     self.add(Stretch { start: mapping.start as u64 / page_bytes, pages, is_shared });
                 }
             }
@@ -311,6 +365,25 @@ impl Layout {
             self.left_out += self.stretches.drain(MAX_STRETCHES / 2..).map(|stretch| stretch.pages).sum::<u64>();
         }
         self.stretches.push(new);
+    }
+
+    /// Returns how often a page of shared memory is mapped, on average; 1 if that is not known.
+    #[expect(clippy::cast_precision_loss, reason = "an average")]
+    fn times_mapped(&mut self) -> f64 {
+        if self.parts.is_full() {
+            return 1.0;
+        }
+        self.parts.sort_unstable();
+        let (mut all, mut distinct) = (0, 0);
+        // A file, and up to where it was seen.
+        let mut last = (0, 0, 0);
+        for part in &self.parts {
+            let seen = if (part.device, part.inode) == (last.0, last.1) { last.2 } else { 0 };
+            all += part.end - part.start;
+            distinct += part.end.saturating_sub(part.start.max(seen));
+            last = (part.device, part.inode, part.end.max(seen));
+        }
+        all as f64 / distinct.max(1) as f64
     }
 
     /// The part of the pages that was left out.
@@ -356,6 +429,15 @@ impl Layout {
             look(stretch.start + (place - before), stretch.is_shared)?;
         }
         Ok(())
+    }
+}
+
+impl FilePart {
+    fn new(mapping: &Mapping<'_>, page_bytes: u64) -> Self {
+        let device = mapping.device.bytes().fold(0, |all, byte| all << 8 | u64::from(byte));
+        let start = mapping.offset / page_bytes;
+        let pages = (mapping.end - mapping.start) as u64 / page_bytes;
+        Self { device, inode: mapping.inode, start, end: start.saturating_add(pages) }
     }
 }
 

@@ -254,7 +254,7 @@ impl Reader {
                     let text = scan.process(pid, File::SmapsRollup, buffer)?;
                     // The path is for the text of an error only.
                     let rollup = Rollup::parse(Path::new(""), text).map_err(|_| Failure::Malformed)?;
-                    Ok(Content::Bytes(rollup.comes_back()))
+                    Ok(Content::Bytes(page_sample::comes_back(&scan, pid, &rollup, buffer)))
                 }
             });
         })?;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only
 
+use std::os::fd::AsRawFd as _;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
@@ -76,6 +77,64 @@ impl Drop for Child {
         let _ = PidFd::open(self.0).and_then(|pidfd| pidfd.send_signal(linux::pidfd::Signal::KILL));
         let _ = rustix::process::waitpid(Some(self.0.into()), rustix::process::WaitOptions::empty());
     }
+}
+
+/// Shared memory that is mapped three times, one mapping behind the other, all of it there.
+fn mapped_three_times(size: usize) -> Memory {
+    let file = rustix::fs::memfd_create(c"three", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, size as u64).unwrap();
+    let memory = Memory::new(3 * size, 0);
+    for i in 0..3 {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: in place of a part of the mapping that was just made.
+        let at = unsafe { libc::mmap(memory.0.byte_add(i * size), size, prot, flags, file.as_raw_fd(), 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+    }
+    // SAFETY: all of it is mapped.
+    unsafe { memory.0.cast::<u8>().write_bytes(1, 3 * size) };
+    memory
+}
+
+#[test]
+fn what_a_process_maps_several_times_is_its_own() {
+    const SIZE: usize = 96 * MIB;
+    let _alone = alone();
+    let scan = Scan::open(&Root::system()).unwrap();
+    let own = || {
+        let rollup = Process::open(&Root::system(), Pid::own()).unwrap().smaps_rollup().unwrap();
+        comes_back(&scan, Pid::own(), &rollup, &mut [0; 8192])
+    };
+    // As above: other tests have memory, too, and fork.
+    let soon = |holds: &dyn Fn() -> bool| {
+        (0..20).any(|_| {
+            holds() || {
+                std::thread::sleep(Duration::from_millis(100));
+                false
+            }
+        })
+    };
+    let (before, size) = (own(), SIZE as u64);
+    let memory = mapped_three_times(SIZE);
+    assert!(soon(&|| own().saturating_sub(before).abs_diff(size) < size / 3), "{} {before}", own());
+    let is_sampled = |(sampled, counts, _): (Estimate, Counts, u64)| counts.times > 2.0 && sampled.bytes > size * 2 / 3;
+    assert!(soon(&|| is_sampled(compare(Pid::own()))), "{:?}", compare(Pid::own()));
+    // Another process has it, as often.
+    let child = Child::start(&memory, 3 * SIZE);
+    assert!(soon(&|| own() < before + size / 3), "{} {before}", own());
+    drop(child);
+}
+
+#[test]
+fn parts_of_files_count_once_where_they_overlap() {
+    let times = |parts: &[(u64, u64, u64)]| {
+        let mut layout = Layout::default();
+        layout.parts.extend(parts.iter().map(|&(inode, start, end)| FilePart { device: 1, inode, start, end }));
+        layout.times_mapped()
+    };
+    assert_eq!(times(&[(7, 0, 10), (8, 0, 10), (7, 10, 20)]), 1.0);
+    assert_eq!(times(&[(7, 5, 10), (7, 0, 10), (7, 0, 10), (7, 0, 5)]), 3.0);
+    assert_eq!(times(&[(7, 0, 30), (7, 10, 20), (7, 20, 40)]), 1.5);
+    assert_eq!(times(&[(7, 0, 10); MAX_STRETCHES]), 1.0, "there may be more");
 }
 
 /// What a sample says of a process, how many pages it took, and what smaps_rollup says.
