@@ -47,8 +47,7 @@ impl Context {
         }
     }
 
-    /// Finds the checkout: the current folder or one of its parents; elsewhere a copy in the cache of what this
-    /// program was built from, with the feature `standalone`, or else the one that it was built in.
+    /// Finds the checkout: the current folder or one of its parents; elsewhere the one that this program was built in.
     ///
     /// # Errors
     /// When there is none of these folders, or no place for the cache.
@@ -59,11 +58,11 @@ impl Context {
         let (repo, out) = match cwd.ancestors().find(|folder| is_checkout(folder)) {
             Some(repo) => (repo.to_path_buf(), repo.join("target/lab")),
             None => {
-                let repo = own_sources(&cache)?;
+                let repo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
                 ensure!(
                     is_checkout(&repo),
                     "{}: not inside a memreap checkout (no kernel/topics.toml here or above), and {}, in which this \
-                     program was built, is gone; install it with --features standalone to do without",
+                     program was built, is gone",
                     cwd.display(),
                     repo.display()
                 );
@@ -97,60 +96,6 @@ impl Context {
     pub fn in_repo(&self, path: impl AsRef<Path>) -> PathBuf {
         self.repo.join(path)
     }
-}
-
-/// Returns the checkout that this program was built in.
-#[cfg(not(feature = "standalone"))]
-fn own_sources(_cache: &Path) -> Result<PathBuf> {
-    Ok(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
-}
-
-/// Writes the sources that this program was built from to the cache, and returns their folder.
-#[cfg(feature = "standalone")]
-fn own_sources(cache: &Path) -> Result<PathBuf> {
-    use fs_err as fs;
-    use include_dir::{Dir, include_dir};
-
-    use crate::content::Content;
-
-    static FOLDERS: [(&str, Dir<'_>); 4] = [
-        ("crates", include_dir!("$CARGO_MANIFEST_DIR/../../crates")),
-        ("kernel", include_dir!("$CARGO_MANIFEST_DIR/../../kernel")),
-        ("faceoff", include_dir!("$CARGO_MANIFEST_DIR/../../faceoff")),
-        ("packaging", include_dir!("$CARGO_MANIFEST_DIR/../../packaging")),
-    ];
-    static FILES: [(&str, &str); 2] =
-        [("Cargo.toml", include_str!("../../../Cargo.toml")), ("Cargo.lock", include_str!("../../../Cargo.lock"))];
-    fn add(content: &mut Content, folder: &Dir<'_>) {
-        for file in folder.files() {
-            content.add(file.path().as_os_str().as_encoded_bytes());
-            content.add(file.contents());
-        }
-        folder.dirs().for_each(|folder| add(content, folder));
-    }
-    let mut content = Content::default();
-    FILES.iter().for_each(|(_, text)| content.add(text));
-    FOLDERS.iter().for_each(|(_, folder)| add(&mut content, folder));
-    let all = cache.join("own-sources");
-    let target = all.join(&content.key()[..16]);
-    let write = || -> std::io::Result<()> {
-        fs::create_dir_all(&all)?;
-        let staging = tempfile::tempdir_in(&all)?;
-        for (name, folder) in &FOLDERS {
-            fs::create_dir(staging.path().join(name))?;
-            folder.extract(staging.path().join(name))?;
-        }
-        FILES.iter().try_for_each(|(name, text)| fs::write(staging.path().join(name), text))?;
-        match fs::rename(staging.path(), &target) {
-            // By another lab, at the same time.
-            Err(_) if target.is_dir() => Ok(()),
-            renamed => renamed,
-        }
-    };
-    if !target.is_dir() {
-        write()?;
-    }
-    Ok(target)
 }
 
 fn cache_dir() -> Result<PathBuf> {

@@ -31,7 +31,7 @@ pub fn run(ctx: &Context) -> Result<u8> {
 
 /// Whether an entry of the cache's folder, or what it is a lock or an unfinished state of, is made by the lab.
 fn is_of_cache(name: &str) -> bool {
-    const NAMES: [&str; 15] = [
+    const NAMES: [&str; 14] = [
         "accel.json",
         "apt",
         "ccache",
@@ -39,7 +39,6 @@ fn is_of_cache(name: &str) -> bool {
         "faceoff",
         "headers",
         "locks",
-        "own-sources",
         "passes",
         "roots",
         "source",
