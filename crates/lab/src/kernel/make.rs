@@ -70,8 +70,8 @@ pub(super) fn make_for(ctx: &Context, arch: &str, prefix: &str, tree: &Path, out
     command
 }
 
-/// Runs make and shows the current file as the step's detail. The file `counter` keeps the number of
-/// steps of the last run, to show progress in the next one.
+/// Runs make and shows the current file as the step's detail. For builds from nothing, the file `counter` keeps the
+/// number of steps of the last run, to show progress in the next one.
 ///
 /// # Errors
 /// When make fails: the message has the compiler's errors, the end of the log and its path.

@@ -132,8 +132,7 @@ pub fn build_user(ctx: &Context, sources: &Sources, variant: Variant, fragment: 
     if !unknown.is_empty() {
         ctx.progress.note(&format!("{described}: without {}, which this kernel does not have so", unknown.join(" ")));
     }
-    let counter = home.join(format!("steps-{variant}{}", ctx.arch.suffix()));
-    make::run_make(ctx, &step, make::make(ctx, &tree, &work).arg(ctx.arch.image_target()), &log, Some(&counter))?;
+    make::run_make(ctx, &step, make::make(ctx, &tree, &work).arg(ctx.arch.image_target()), &log, None)?;
     let made = work.join(ctx.arch.image_file());
     let bytes = fs::read(&made).with_context(|| format!("make succeeded but made no {}", made.display()))?;
     // A folder as it is has no name for its state but what is built of it.
