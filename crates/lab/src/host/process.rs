@@ -142,7 +142,7 @@ impl Drop for Child {
 /// messages.
 const PASSED_ENVIRONMENT: &[&str] = &["PATH", "HOME", "TMPDIR", "USER", "LOGNAME"];
 
-/// Those of them that say how to reach the network; sudo drops them.
+/// The variables that say how to reach the network; sudo drops them.
 const PROXY_ENVIRONMENT: &[&str] =
     &["http_proxy", "https_proxy", "ftp_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 
@@ -152,7 +152,7 @@ pub fn cpus() -> usize {
 }
 
 /// Returns a command for a program whose result must depend only on its inputs, because the result is cached
-/// under their content key. It gets only these of the user's environment. Make uses every
+/// under their content key. Of the user's environment it gets [`PASSED_ENVIRONMENT`] and [`proxies`]. Make uses every
 /// environment variable as one of its own, and a kernel developer's shell may have `LLVM`, `KCFLAGS` or `W`
 /// set. A list of variables to remove would never be complete.
 pub fn tool(program: impl AsRef<OsStr>) -> Command {

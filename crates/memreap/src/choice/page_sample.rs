@@ -335,7 +335,7 @@ impl Layout {
                 seen += pages;
                 if let Some(is_shared) = kind(&mapping, &process.sizes) {
                     if is_shared {
-                        let _ = self.parts.try_push(FilePart::new(&mapping, page_bytes));
+                        let _ = self.parts.try_push(FilePart::new(&mapping, pages, page_bytes));
                     }
                     self.add(Stretch { start: mapping.start as u64 / page_bytes, pages, is_shared });
                 }
@@ -433,10 +433,10 @@ impl Layout {
 }
 
 impl FilePart {
-    fn new(mapping: &Mapping<'_>, page_bytes: u64) -> Self {
+    /// Of a mapping of so many pages.
+    fn new(mapping: &Mapping<'_>, pages: u64, page_bytes: u64) -> Self {
         let device = mapping.device.bytes().fold(0, |all, byte| all << 8 | u64::from(byte));
         let start = mapping.offset / page_bytes;
-        let pages = (mapping.end - mapping.start) as u64 / page_bytes;
         Self { device, inode: mapping.inode, start, end: start.saturating_add(pages) }
     }
 }

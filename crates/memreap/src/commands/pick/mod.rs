@@ -117,7 +117,9 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     };
     config.unmet.iter().for_each(|line| say(format_args!("memreap: warning: {line}")));
     let root = Root::system();
-    let memory = Memory::open(&root, Hierarchy::find(&root).ok().flatten().as_ref())?;
+    let hierarchy = Hierarchy::find(&root).ok().flatten();
+    let hierarchy = hierarchy.as_ref();
+    let memory = Memory::open(&root, hierarchy)?;
     fit_to_machine(&mut config, &memory);
     // What a victim gives back at least.
     let smallest_bytes = memory.sample(Instant::now(), &mut sampler::buffer()[..])?.min_victim_bytes();
@@ -129,7 +131,7 @@ pub fn run(args: &PickArgs) -> Result<Exit> {
     chooser.set_grouping(config.kill.grouping());
     chooser.set_min_bytes(smallest_bytes);
     let choice = chooser.choose(&config.policy, Scope::All);
-    let mut report = Report::new(&root, &config.policy, &chooser, choice.as_ref(), smallest_bytes);
+    let mut report = Report::new(&root, hierarchy, &config.policy, &chooser, choice.as_ref(), smallest_bytes);
     if let Some(pid) = args.why_not {
         let victim = choice.as_ref().map(|choice| Victim { choice, score: report.score_of(choice) });
         chooser.set_min_bytes(0);
@@ -160,10 +162,16 @@ impl Report {
         Ok(())
     }
 
-    fn new(root: &Root, policy: &Policy, chooser: &Chooser, choice: Option<&Choice>, smallest_bytes: u64) -> Self {
+    fn new(
+        root: &Root,
+        hierarchy: Option<&Hierarchy>,
+        policy: &Policy,
+        chooser: &Chooser,
+        choice: Option<&Choice>,
+        smallest_bytes: u64,
+    ) -> Self {
         let cost = chooser.cost();
-        let hierarchy = Hierarchy::find(root).ok().flatten();
-        let candidate = |c| Candidate::new(root, hierarchy.as_ref(), policy, c);
+        let candidate = |c| Candidate::new(root, hierarchy, policy, c);
         Self {
             version: VERSION,
             command: "pick",

@@ -152,12 +152,10 @@ impl Daemon {
         let path = self.system.config().path.clone();
         // At the start a rule that fits nobody is better than no killer; here the old configuration is better, unless
         // it has that rule, too, maybe in another line.
-        let problem = |line: &str| line.split_once(": ").map(|(_, problem)| problem.to_owned());
-        let old: Vec<_> = self.system.config().unmet.iter().map(|line| problem(line)).collect();
-        let met = |config: Config| {
-            let is_met = config.unmet.iter().all(|line| old.contains(&problem(line)));
-            if is_met { Ok(config) } else { Err(ConfigError(config.unmet)) }
-        };
+        let old = &self.system.config().unmet;
+        let is_old = |line: &String| old.iter().any(|old| problem(old) == problem(line));
+        let met =
+            |config: Config| if config.unmet.iter().all(is_old) { Ok(config) } else { Err(ConfigError(config.unmet)) };
         match Config::load(path.as_deref()).and_then(met) {
             Ok(mut config) => {
                 fit_to_machine(&mut config, self.control_loop.whole());
@@ -168,4 +166,9 @@ impl Daemon {
             Err(e) => self.system.notifier.reloaded(Err(&e.to_string())),
         }
     }
+}
+
+/// What a line of [`ConfigError`] says, without file and number.
+fn problem(line: &str) -> Option<&str> {
+    line.split_once(": ").map(|(_, problem)| problem)
 }

@@ -171,6 +171,7 @@ impl Memory {
     pub fn open(root: &Root, hierarchy: Option<&Hierarchy>) -> linux::Result<Self> {
         let machine = Self::Machine(Machine::open(root)?);
         let mut buffer = buffer();
+        // That it can be read.
         machine.sample(Instant::now(), &mut buffer[..])?;
         let limited = hierarchy.map(|h| Limited::open(root, h, Path::new("/"), &mut buffer[..])).transpose()?;
         Ok(limited.flatten().map_or(machine, Self::Limited))
